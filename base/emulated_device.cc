@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <exception>
 #include <new>
 #include <random>
 #include <thread>
@@ -16,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 
+#include "base/exception_text.h"
 #include "base/strings.h"
 
 namespace penstock {
@@ -345,8 +345,8 @@ class StreamImpl : public EmulatedStream {
     absl::Status status;
     try {
       status = run->function(run->context, *run);
-    } catch (const std::exception& error) {
-      status = absl::InternalError(StrCat("its kernel threw: ", error.what()));
+    } catch (...) {
+      status = absl::InternalError(StrCat("its kernel threw: ", ExceptionText()));
     }
     if (!status.ok()) Fail(std::move(status), run->launch);
   }

@@ -32,9 +32,6 @@ constexpr int64_t kSlotCount = kSlotBytes / sizeof(float);
 // Registers that the kernels of a device write in turn; those of communication follow.
 constexpr uint32_t kNumKernelRegisters = 1024;
 constexpr uint32_t kNumTransfers = 4;
-// What a plan predicts for a kernel that does nothing: between short acts a device keeps its
-// endpoint for a while.
-constexpr double kActS = 20e-9;
 constexpr uint32_t kNumRegisters = kNumKernelRegisters + kNumTransfers + 2;
 
 int64_t NowNs() { return SteadyClock().NowNs(); }
@@ -147,7 +144,6 @@ planner::Plan CommunicationPlan(uint32_t num_actors) {
   }
   AddCommunication(first, ActorKind::kCollective, 0, kReduced, {});
   const uint32_t last = AddKernels(first, num_actors);
-  first.phases.back().predicted_s = kActS * num_actors;
   AddCommunication(first, ActorKind::kSend, 0, 0, {last});
 
   planner::DevicePlan& second = plan.devices[1];

@@ -13,6 +13,7 @@
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/node.h"
 #include "actors/cluster/node_agent_internal.h"
+#include "actors/cluster/secure_channel_internal.h"
 #include "base/device.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
@@ -41,6 +42,7 @@ class Agents {
     node_.key = key;
     node_.interfaces = "lo";
     key_ = actors::ParseJobKey(key).value();
+    channel_ = actors::control::NodeChannel(address, key_).value();
     loop_->Post([this, at_once = options.num_at_once] {
       joining_ = std::make_unique<kj::TaskSet>(errors_);
       for (uint32_t i = 0; i < at_once; ++i) StartNext();
@@ -88,7 +90,7 @@ class Agents {
                                                             });
                                                           }));
     actors::NodeAgent& agent = *agents_.back();
-    SetError(agent.Prepare(key_));
+    agent.SetChannel(channel_);
     joining_->add(loop_->io()
                       .provider->getNetwork()
                       .parseAddress(node_.coordinator.c_str())
@@ -108,6 +110,8 @@ class Agents {
   const uint32_t count_;
   actors::NodeOptions node_;
   std::string key_;
+  // Shared: each agent is the only one of its host, where what it makes delays nobody.
+  std::shared_ptr<actors::control::SecureChannel> channel_;
   const std::unique_ptr<ControlLoop> loop_;
   // The loop's thread's:
   Errors errors_{*this};

@@ -84,8 +84,6 @@ planner::Plan PingPongPlan(const MessagesBenchOptions& options) {
     result.lane = Lane::kFloating;
     result.first_actor = first;
     result.num_actors = count;
-    // Short acts, between which the device keeps the endpoint, or a long one.
-    result.predicted_s = options.is_asleep ? 1e-3 : 1e-7;
     return result;
   };
   planner::DevicePlan& first = plan.devices[0];

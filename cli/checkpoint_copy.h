@@ -9,19 +9,23 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "cli/job.h"
 
+#include "planner/plan/folded_plan.h"
 #include "planner/plan/plan.h"
 
 namespace penstock::cli {
 
-// Of the processes whose devices begin in [first, first + count); 0 without checkpoints. Of the
-// plan, the states and the number of devices count.
+// Of the processes whose devices begin in [first, first + count); 0 without checkpoints.
 uint64_t CheckpointCopyBytes(const Job& job, const planner::Plan& plan, uint32_t first = 0,
                              uint32_t count = UINT32_MAX);
 
-// A line for the summary of a plan, of all processes; empty without checkpoints.
-std::string CheckpointCopyNote(const Job& job, const planner::Plan& plan);
+// Of all processes, where the plan may be too large to expand.
+absl::StatusOr<uint64_t> CheckpointCopyBytes(const Job& job, const planner::FoldedPlan& plan);
+
+// A line for the summary of a plan; empty without checkpoints.
+std::string CheckpointCopyNote(const Job& job, uint64_t num_bytes);
 
 }  // namespace penstock::cli
 

@@ -208,8 +208,8 @@ void Checkpoints::Save(std::shared_ptr<const actors::KeptStates> states, int64_t
 void Checkpoints::Wait() {
   if (writer_ == nullptr) return;
   const absl::Status status = writer_->Wait(kWriteTimeout);
-  is_stuck_ = !status.ok();
-  if (is_stuck_) AddError(last_steps_, status);
+  is_stuck_ = absl::IsDeadlineExceeded(status);
+  if (!status.ok()) AddError(last_steps_, status);
 }
 
 void Checkpoints::AddError(int64_t step, const absl::Status& status) {

@@ -32,12 +32,12 @@ struct Check {
   std::string detail;
 };
 
-// Operators that stand for data or state, which the engine itself serves, and redistributions,
-// which become collectives: they have no kernel.
+// Operators that stand for data or state, which the engine itself serves, redistributions, which
+// become collectives, and names for several values side by side: they have no kernel.
 bool NeedsKernel(std::string_view op) {
   for (const std::string_view name :
        {"input", "parameter", "state", "assign", "reshard", "all_gather", "all_to_all", "permute",
-        "halo_exchange", "all_reduce", "reduce_scatter", "receive"}) {
+        "halo_exchange", "all_reduce", "reduce_scatter", "receive", "join_sub_batches"}) {
     if (op == name) return false;
   }
   return true;

@@ -39,6 +39,7 @@ struct Options {
   std::string through;         // the program that starts processes, with options of its own
   std::string remote_program;  // on the hosts
   std::string listen;
+  std::string probe = "auto";
   std::string timeout;
   std::string log_folder;  // empty: DefaultLogFolder
   MemberOptions member;
@@ -188,38 +189,37 @@ std::string ListenAddress(const std::vector<actors::NodePlace>& places) {
   return actors::JoinAddress(has_ipv6 ? "::" : "0.0.0.0", 0);
 }
 
-// Whether the option is among the arguments, alone or with "=VALUE".
-bool HasOption(const std::vector<std::string>& arguments, const std::string& name) {
-  return std::any_of(arguments.begin(), arguments.end(), [&](const std::string& argument) {
-    return argument == name || argument.substr(0, name.size() + 1) == StrCat(name, "=");
-  });
-}
-
-// Takes --plugin and its values out of the arguments of `run`, and loads them. On other hosts, the
-// working directory is another one.
-absl::Status LoadPlugins(Environment& environment, std::vector<std::string>* arguments) {
-  constexpr std::string_view kOption = "--plugin";
+// Takes an option and its values, which follow it or a "=", out of the arguments of `run`.
+absl::StatusOr<std::vector<std::string>> TakeOption(std::string_view option,
+                                                    std::vector<std::string>* arguments) {
   std::vector<std::string> found;
   std::vector<std::string> others;
   for (size_t i = 0; i < arguments->size(); ++i) {
     const std::string& argument = (*arguments)[i];
-    if (argument == kOption) {
+    if (argument == option) {
       if (i + 1 == arguments->size()) {
-        return absl::InvalidArgumentError("launch: --plugin needs the file of a plug-in");
+        return absl::InvalidArgumentError(StrCat("launch: ", option, " needs a value"));
       }
       found.push_back((*arguments)[++i]);
-    } else if (argument.substr(0, kOption.size() + 1) == StrCat(kOption, "=")) {
-      found.push_back(argument.substr(kOption.size() + 1));
+    } else if (argument.substr(0, option.size() + 1) == StrCat(option, "=")) {
+      found.push_back(argument.substr(option.size() + 1));
     } else {
       others.push_back(argument);
     }
   }
+  *arguments = std::move(others);
+  return found;
+}
+
+// Loads the plug-ins that the arguments of `run` name. On other hosts, the working directory is
+// another one.
+absl::Status LoadPlugins(Environment& environment, std::vector<std::string>* arguments) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> found, TakeOption("--plugin", arguments));
   for (const std::string& path : found) {
     RETURN_IF_ERROR(LoadPlugin(environment, path));
     environment.plugins.push_back(path);
   }
   for (std::string& path : environment.plugins) path = std::filesystem::absolute(path).string();
-  *arguments = std::move(others);
   return absl::OkStatus();
 }
 
@@ -255,14 +255,15 @@ absl::Status Launch(const Environment& environment, const Options& options) {
     arguments.insert(arguments.end(), {"--timeout", options.timeout});
   }
   MemberOptions member_options = options.member;
-  member_options.log_folder = options.log_folder;
-  // Members that one process has started on this host have one folder.
-  if (options.log_folder.empty()) {
-    member_options.log_folder = DefaultLogFolder(is_member ? getppid() : getpid());
+  // Behind "--" it is an option of the nodes of all members, too.
+  ASSIGN_OR_RETURN(const std::vector<std::string> folders, TakeOption("--log-dir", &arguments));
+  member_options.log_folder = folders.empty() ? options.log_folder : folders.back();
+  if (member_options.log_folder.empty()) {
+    // Without a name of the job, members that one process has started on this host have one folder.
+    const std::string job = is_member ? member->job : StrCat(getpid());
+    member_options.log_folder = DefaultLogFolder(job.empty() ? StrCat(getppid()) : job);
   }
-  if (!HasOption(arguments, "--log-dir")) {
-    arguments.insert(arguments.end(), {"--log-dir", member_options.log_folder});
-  }
+  arguments.insert(arguments.end(), {"--log-dir", member_options.log_folder});
   if (is_member) {
     return RunMember(there, *member, member_options,
                      [&arguments](const Environment& environment_of_job, int64_t num_processes) {
@@ -289,6 +290,7 @@ absl::Status Launch(const Environment& environment, const Options& options) {
   if (const absl::Status address = actors::CheckListenAddress(plan.listen); !address.ok()) {
     return absl::InvalidArgumentError(StrCat("--listen ", ToStd(address.message())));
   }
+  if (options.probe != "auto") plan.probes_links = options.probe == "yes";
   there.program = options.remote_program;
   if (there.program.empty()) {
     std::error_code error;
@@ -352,6 +354,12 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
                    "host reaches the others)")
       ->option_text("ADDRESS");
   command
+      ->add_option("--probe", options->probe,
+                   "Measure the links between the hosts first, and plan for them: yes, no, or auto "
+                   "(auto: where the strategy is looked for, on up to 64 hosts)")
+      ->option_text("WHEN")
+      ->check(CLI::IsMember({"auto", "yes", "no"}));
+  command
       ->add_option(
           "--timeout", options->timeout,
           "End the job after this time as Ctrl-C does, with exit status 124: seconds, or a "
@@ -361,7 +369,7 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
   command
       ->add_option("--log-dir", options->log_folder,
                    "Folder in which each process keeps what it prints, on its host, in "
-                   "HOST.RANK.log (/tmp/penstock-logs-UID/DATE-PID)")
+                   "HOST.RANK.log (/tmp/penstock-logs-UID/DATE-JOB)")
       ->option_text("DIR");
   command
       ->add_option("--members", options->member.size,

@@ -1,8 +1,14 @@
 // penstock node: one process of a job over several.
 
+#include <errno.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "cli/environment.h"
@@ -10,6 +16,7 @@
 #include "cli/join_job.h"
 #include "cli/option_checks.h"
 
+#include "actors/cluster/host_agent.h"
 #include "actors/cluster/node.h"
 #include "actors/cluster/socket_address.h"
 #include "base/status_macros.h"
@@ -24,7 +31,29 @@ struct Options {
   std::string device = "cpu";
   std::string log_folder;
   bool is_quiet = false;
+  int64_t slots = 0;  // of an agent; 0: this is the node
 };
+
+// The command of a node with the options of this one.
+std::vector<std::string> NodeCommand(const Environment& environment, const Options& options) {
+  // As this process was started, through a script perhaps.
+  const std::string_view name = program_invocation_name;
+  const bool is_path = name.find('/') != std::string_view::npos;
+  std::vector<std::string> command = {is_path ? std::string(name) : environment.program,
+                                      "node",
+                                      "--join",
+                                      options.node.coordinator,
+                                      "--device",
+                                      options.device};
+  const auto add = [&command](const char* option, const std::string& value) {
+    if (!value.empty()) command.insert(command.end(), {option, value});
+  };
+  add("--interface", options.node.interfaces);
+  add("--log-dir", options.log_folder);
+  for (const std::string& plugin : environment.plugins) add("--plugin", plugin);
+  if (options.is_quiet) command.emplace_back("--quiet");
+  return command;
+}
 
 absl::Status Run(const Environment& environment, Options options) {
   const absl::Status address = actors::CheckJoinAddress(options.node.coordinator);
@@ -34,6 +63,13 @@ absl::Status Run(const Environment& environment, Options options) {
                "; use the address that `penstock run --listen` prints"));
   }
   ASSIGN_OR_RETURN(options.node.key, ReadJobKey(options.key_file));
+  if (options.slots > 0) {
+    return actors::RunHostAgent(
+        {.node_command = NodeCommand(environment, options),
+         .key = options.node.key,
+         .first_rank = static_cast<uint32_t>(std::max(options.node.rank, 0)),
+         .num_ranks = static_cast<uint32_t>(options.slots)});
+  }
   return JoinJob(environment, std::move(options.node), options.device, options.is_quiet,
                  options.log_folder);
 }
@@ -74,6 +110,12 @@ void AddNodeCommand(CLI::App& app, const Environment& environment, Action* actio
       ->add_option("--log-dir", options->log_folder,
                    "Keep what this node prints in a file of this folder: HOST.RANK.log")
       ->option_text("DIR");
+  command
+      ->add_option(
+          "--slots", options->slots,
+          "Start so many nodes, of ranks from --rank on, and tell `penstock launch` of them")
+      ->option_text("N")
+      ->check(CLI::Range(int64_t{1}, int64_t{4096}));
   command->add_flag("--quiet", options->is_quiet,
                     "Do not report that this node has joined, and that the job is done");
   command->callback([options, &environment, action] {

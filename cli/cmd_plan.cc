@@ -33,6 +33,7 @@
 #include "planner/compile.h"
 #include "planner/draw/draw_graph.h"
 #include "planner/draw/layer_names.h"
+#include "planner/lower/unasked_gathers.h"
 #include "planner/plan/plan_io.h"
 #include "planner/plan/show_plan.h"
 
@@ -42,9 +43,12 @@ namespace {
 // Before any pass.
 constexpr std::string_view kInput = "input";
 
-// The passes of any job. `mixed-precision` runs for train.dtype = "bf16" only.
+// The passes of any job. `split-directions` runs for bidirectional policies only, and
+// `mixed-precision` for train.dtype = "bf16" and "f16".
 std::vector<planner::Pass> AllPasses(const graph::OpRegistry& ops) {
-  return planner::CompilePasses(ops, {}, DType::kBF16);
+  planner::SendOptions sends;
+  sends.placement = planner::StagePlacement{1, 2, planner::Placement::kBidirectional};
+  return planner::CompilePasses(ops, sends, DType::kBF16);
 }
 
 // Of --dump.
@@ -137,6 +141,49 @@ nlohmann::json PeakMemory(const planner::FoldedPlan& plan) {
   return list;
 }
 
+// Of a line for each, those of layers that are alike counted.
+std::string DescribeGathers(const std::vector<planner::UnaskedGather>& gathers) {
+  std::vector<std::pair<std::string, int64_t>> lines;
+  for (const planner::UnaskedGather& gather : gathers) {
+    const graph::SourceLocation& place = gather.location;
+    std::string line =
+        StrCat("%", planner::WithoutLayer(gather.value),
+               place.line > 0 ? StrCat(" at ", place.file, ":", place.line, ":", place.column) : "",
+               ", ", FormatBytes(static_cast<uint64_t>(gather.num_bytes)), " a device, because ",
+               gather.reader, " cannot run on ", gather.from, " and reads ", gather.to);
+    const auto known = std::find_if(lines.begin(), lines.end(),
+                                    [&](const auto& other) { return other.first == line; });
+    if (known == lines.end()) {
+      lines.push_back({std::move(line), 1});
+    } else {
+      ++known->second;
+    }
+  }
+  std::string text;
+  for (const auto& [line, count] : lines) {
+    StrAppend(&text, "      gathered though nothing asks for it: ", line,
+              count > 1 ? StrCat(" (", count, " of them)") : "", "\n");
+  }
+  return text;
+}
+
+nlohmann::json GathersJson(const std::vector<planner::UnaskedGather>& gathers) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const planner::UnaskedGather& gather : gathers) {
+    const graph::SourceLocation& place = gather.location;
+    nlohmann::json each = {{"value", gather.value},
+                           {"bytes", gather.num_bytes},
+                           {"operator", gather.reader},
+                           {"from", gather.from},
+                           {"to", gather.to}};
+    if (place.line > 0) {
+      each["location"] = StrCat(place.file, ":", place.line, ":", place.column);
+    }
+    list.push_back(std::move(each));
+  }
+  return list;
+}
+
 // "gpt, dp=2,tp=2,pp=1, 4 micro-batches on 4 devices".
 std::string TitleOf(const JobGraph& job) {
   return StrCat(job.graph.name(), ", ", job.strategy, ", ",
@@ -174,11 +221,13 @@ absl::Status Plan(const Environment& environment, const Options& options) {
     if (dumped.ok()) dumped = WriteTextFile(dumps.find(pass)->second, std::string(text));
   };
   absl::StatusOr<std::string> svg;
-  if (!options.svg.empty()) {
-    passes.on_graph = [&](std::string_view pass, const graph::Graph& lowered) {
-      if (pass == "lower-reshards") svg = planner::DrawGraph(lowered, TitleOf(graph));
-    };
-  }
+  std::vector<planner::UnaskedGather> gathers;
+  passes.on_graph = [&](std::string_view pass, const graph::Graph& lowered) {
+    if (pass == "insert-reshards") gathers = planner::FindUnaskedGathers(graph.graph, lowered);
+    if (pass == "lower-reshards" && !options.svg.empty()) {
+      svg = planner::DrawGraph(lowered, TitleOf(graph));
+    }
+  };
   planner::StepEstimate estimate;
   CompileSettings settings = SettingsOf(job, graph);
   settings.passes = passes;
@@ -194,33 +243,32 @@ absl::Status Plan(const Environment& environment, const Options& options) {
   if (options.has_explanation) StrAppend(&explanation, ExplainPlan(graph, estimate));
   const double search_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
   if (!options.output.empty()) RETURN_IF_ERROR(planner::WritePlan(plan, options.output));
-  planner::Plan states;  // without the programs of devices
-  if (!job.checkpoint.path.empty()) {
-    ASSIGN_OR_RETURN(states, planner::ExpandDevices(plan, {}));
-  }
+  ASSIGN_OR_RETURN(const uint64_t copy_bytes, CheckpointCopyBytes(job, plan));
 
   if (options.is_json) {
     const planner::PlanCounts counts = planner::Count(plan);
     nlohmann::json json = {{"strategy", plan.common.strategy},
                            {"schedule", plan.common.policy},
                            {"stages", plan.num_stages()},
-                           {"microbatches", plan.common.num_microbatches},
+                           {"microbatches", graph.microbatches},
                            {"devices", plan.num_devices()},
                            {"actors", counts.actors},
                            {"channels", counts.channels},
                            {"collectives", counts.collectives},
                            {"predicted_step_time_s", plan.common.predicted_step_s},
                            {"predicted_peak_memory_bytes", PeakMemory(plan)},
-                           {"checkpoint_copy_bytes", CheckpointCopyBytes(job, states)},
-                           {"search_time_s", search_s}};
+                           {"checkpoint_copy_bytes", copy_bytes},
+                           {"search_time_s", search_s},
+                           {"unasked_gathers", GathersJson(gathers)}};
     json.update(ExplainPlanJson(graph, estimate));
     if (options.has_explanation) json["explanation"] = explanation;
     environment.out << DumpJson(json) << "\n";
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const std::string summary, SummarizePlan(plan));
-  environment.out << explanation << summary << CheckpointCopyNote(job, states)
-                  << "      compiled in " << FormatSeconds(search_s) << "\n";
+  environment.out << explanation << summary << DescribeGathers(gathers)
+                  << CheckpointCopyNote(job, copy_bytes) << "      compiled in "
+                  << FormatSeconds(search_s) << "\n";
   return absl::OkStatus();
 }
 

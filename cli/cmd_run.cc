@@ -5,7 +5,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "cli/files.h"
 #include "cli/help_text.h"
 #include "cli/host_layout.h"
+#include "cli/host_probe.h"
 #include "cli/inference.h"
 #include "cli/job.h"
 #include "cli/job_run.h"
@@ -27,6 +30,8 @@
 #include "cli/recorded_lines.h"
 #include "cli/run_program.h"
 
+#include "actors/cluster/device_range.h"
+#include "actors/cluster/link_probe.h"
 #include "actors/session/local_engine.h"
 #include "actors/session/session.h"
 #include "base/counted.h"
@@ -113,11 +118,46 @@ absl::Status PlaceOnHosts(const Environment& environment, const RunOptions& opti
   return absl::OkStatus();
 }
 
-absl::Status Run(const Environment& given, const RunOptions& options) {
+// Hosts of the places, if each has as many, one host after the other; else 0.
+size_t NumEvenHosts(const std::vector<actors::NodePlace>& places) {
+  std::set<std::string_view> hosts;
+  for (const actors::NodePlace& place : places) hosts.insert(place.host);
+  if (hosts.empty() || places.size() % hosts.size() != 0) return 0;
+  const size_t slots = places.size() / hosts.size();
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (places[i].host != places[i - i % slots].host) return 0;
+  }
+  return hosts.size();
+}
+
+// Where the hosts of a launch are alike, their order is free, and the plan may be made for the
+// networks that join them.
+absl::Status ProbeHosts(const RunOptions& options, Environment* environment, Job* job) {
+  const auto is_awaited = [](const actors::NodePlace& place) { return place.is_awaited; };
+  std::vector<actors::NodePlace>& places = environment->launch.places;
+  const size_t num_hosts = NumEvenHosts(places);
+  const bool is_planned = !HasSuffix(options.file, ".plan") && options.plan.empty() &&
+                          job->cluster.file.empty() && job->cluster.host.empty();
+  const bool is_wanted = environment->launch.probes_links.value_or(
+      is_planned && job->parallel.strategy == "auto" && num_hosts <= actors::kMaxProbedNodes);
+  if (!is_wanted || std::any_of(places.begin(), places.end(), is_awaited) || num_hosts < 2 ||
+      job->cluster.hosts != static_cast<int64_t>(num_hosts)) {
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(HostProbe probe, ProbeLaunch(*environment, *job));
+  if (!is_planned || probe.networks.empty()) return absl::OkStatus();
+  places = std::move(probe.places);
+  job->cluster.networks = std::move(probe.networks);
+  return absl::OkStatus();
+}
+
+absl::Status Run(const Environment& environment_of_call, const RunOptions& options) {
+  Environment given = environment_of_call;
   RecordedLines lines(given.err);
-  const Environment environment = WithErr(given, lines.stream());
   ASSIGN_OR_RETURN(Job job, ReadOptions(options));
-  RETURN_IF_ERROR(PlaceOnHosts(environment, options, &job));
+  RETURN_IF_ERROR(PlaceOnHosts(given, options, &job));
+  if (!options.is_dry) RETURN_IF_ERROR(ProbeHosts(options, &given, &job));
+  const Environment environment = WithErr(given, lines.stream());
   RETURN_IF_ERROR(CheckOutputs(options));
   ASSIGN_OR_RETURN(RunProgram program, GetProgram(environment.registries, options, job));
   RETURN_IF_ERROR(CheckTrains(program.plan));
@@ -130,7 +170,6 @@ absl::Status Run(const Environment& given, const RunOptions& options) {
                      Checkpoints::Create(environment, job, program.plan, options.is_json));
   }
   ASSIGN_OR_RETURN(ResumePoint start, FindResumePoint(job, options.resumes, program.plan));
-  if (checkpoints != nullptr) checkpoints->KeepFor(start);
   feeds.SetPosition(start.info.step, start.info.sequences);
   if (!job.model.weights.empty() && start.states == nullptr) {
     const absl::StatusOr<ModelFolder> folder =
@@ -142,7 +181,10 @@ absl::Status Run(const Environment& given, const RunOptions& options) {
     start.note = StrCat("starting from the weights in ", job.model.weights, "\n");
   }
   const std::string data = feeds.Fingerprint();
-  if (checkpoints != nullptr) checkpoints->set_data(data);
+  if (checkpoints != nullptr) {
+    checkpoints->set_data(data);
+    checkpoints->KeepFor(start);
+  }
   if (!start.info.data.empty() && start.info.data != data) {
     StrAppend(&start.note,
               "note: the training data is not that of the checkpoint; the run goes on at the same "
@@ -150,7 +192,8 @@ absl::Status Run(const Environment& given, const RunOptions& options) {
   }
   const auto num_devices = static_cast<int64_t>(program.plan.devices.size());
   environment.err << ProcessNote(job, std::min(job.cluster.processes, num_devices)) << program.text
-                  << SummarizePlan(program.plan) << CheckpointCopyNote(job, program.plan)
+                  << SummarizePlan(program.plan)
+                  << CheckpointCopyNote(job, CheckpointCopyBytes(job, program.plan))
                   << start.note << std::flush;
   if (options.is_dry) return ReportDryRun(environment, options, job, program.plan);
   return RunJob(given, environment, lines, options, job, std::move(program), std::move(feeds),

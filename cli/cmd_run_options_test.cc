@@ -7,8 +7,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 #include "kernels/gpu.h"
+#include "planner/plan/plan_io.h"
 #include "tests/support/run_fixture.h"
 
 namespace penstock::cli {
@@ -232,6 +234,47 @@ TEST_F(CmdRunOptionsTest, APlanRunsWithNoMoreThreadsThanItWasCompiledFor) {
     EXPECT_EQ(Call({"run", plan, "--set", text, "--set", "train.steps=1", "--set", fewer}).status,
               0);
   }
+}
+
+TEST_F(CmdRunOptionsTest, APlanIsVerifiedBeforeItRuns) {
+  const std::string file = Path("job.plan");
+  ASSERT_EQ(Call({"plan", Path("job.toml"), "-o", file}).status, 0);
+  absl::StatusOr<planner::Plan> plan = planner::ReadPlan(file);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  plan->devices[0].channels[0].produce = 0;
+  const std::string changed = Path("changed.plan");
+  ASSERT_TRUE(planner::WritePlan(*plan, changed).ok());
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"run", changed, "--set", StrCat("data.text=\"", Path("text.txt"), "\"")},
+           {"run", Path("job.toml"), "--plan", changed}}) {
+    const Outcome outcome = Call(arguments);
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_THAT(outcome.err, HasSubstr(StrCat("penstock: ", changed, ": ")));
+    EXPECT_THAT(outcome.err, HasSubstr("produce 0,"));
+  }
+}
+
+// A row of four elements cannot be on two devices, so pairs of devices do the same.
+TEST_F(CmdRunOptionsTest, APlanListsGathersThatNothingAsksFor) {
+  Write("rows.pst",
+        "mesh m = [a=4]\ngraph g {\n  %x = input : f64[24] @[a]\n"
+        "  %w = parameter : f64[6, 4]\n  %y = reshape(%x) {shape=[6, 4]} : f64[6, 4]\n"
+        "  %q = mul(%y, %w) : f64[6, 4]\n"
+        "  %l = reduce_mean(%q) {axes=[0, 1]} : f64[]\n  return %l\n}\n");
+  const std::string job = Write("rows.toml", "[model]\nfile = \"rows.pst\"\n");
+  const Outcome plan = Call({"plan", job});
+  ASSERT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr(StrCat("      gathered though nothing asks for it: %x at ",
+                                         Path("rows.pst"),
+                                         ":5:3, 48 B a device, because reshape cannot run "
+                                         "on @[a] and reads @[a:(1)2]\n")));
+  const auto json = nlohmann::json::parse(Call({"plan", job, "--json"}).out);
+  ASSERT_EQ(json["unasked_gathers"].size(), 1u);
+  EXPECT_EQ(json["unasked_gathers"][0]["value"], "x");
+  EXPECT_EQ(json["unasked_gathers"][0]["bytes"], 48);
+  EXPECT_EQ(json["unasked_gathers"][0]["location"], Path("rows.pst") + ":5:3");
+  EXPECT_THAT(Call({"plan", Path("job.toml"), "--strategy", "dp=2"}).out,
+              Not(HasSubstr("nothing asks for it")));
 }
 
 TEST_F(CmdRunOptionsTest, AGraphFileIsNoJob) {

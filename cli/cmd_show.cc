@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "cli/environment.h"
@@ -13,6 +14,7 @@
 #include "nlohmann/json.hpp"
 
 #include "base/status_macros.h"
+#include "planner/plan/folded_plan.h"
 #include "planner/plan/plan_io.h"
 #include "planner/plan/show_plan.h"
 
@@ -26,24 +28,29 @@ struct Options {
 };
 
 absl::Status Show(const Environment& environment, const Options& options) {
-  ASSIGN_OR_RETURN(const planner::Plan plan, planner::ReadPlan(options.file));
+  ASSIGN_OR_RETURN(const planner::FoldedPlan plan, planner::ReadFoldedPlan(options.file));
   if (options.is_json) {
     const planner::PlanCounts counts = planner::Count(plan);
     environment.out << DumpJson({{"actors", counts.actors},
                                  {"channels", counts.channels},
-                                 {"devices", plan.devices.size()},
+                                 {"devices", plan.num_devices()},
                                  {"collectives", counts.collectives},
-                                 {"stages", plan.stages.size()},
-                                 {"strategy", plan.strategy},
-                                 {"microbatches", plan.num_microbatches}})
+                                 {"stages", plan.common.stages.size()},
+                                 {"strategy", plan.common.strategy},
+                                 {"microbatches", plan.common.num_microbatches}})
                     << "\n";
     return absl::OkStatus();
   }
   if (!options.device.has_value()) {
-    environment.out << planner::ShowPlan(plan);
+    ASSIGN_OR_RETURN(const std::string text, planner::ShowPlan(plan));
+    environment.out << text;
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(const std::string text, planner::ShowDevice(plan, *options.device));
+  const uint32_t device = *options.device;
+  std::vector<uint32_t> devices;
+  if (device < plan.num_devices()) devices.push_back(device);
+  ASSIGN_OR_RETURN(const planner::Plan expanded, planner::ExpandDevices(plan, devices));
+  ASSIGN_OR_RETURN(const std::string text, planner::ShowDevice(expanded, device));
   environment.out << text;
   return absl::OkStatus();
 }

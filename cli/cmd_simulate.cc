@@ -25,6 +25,7 @@
 #include "cli/option_checks.h"
 #include "cli/simulated_trace.h"
 #include "cli/trace_file.h"
+#include "cli/verified_plan.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
@@ -38,9 +39,8 @@
 #include "planner/chakra/write_chakra.h"
 #include "planner/cluster/cluster_model.h"
 #include "planner/cost/kernel_cost.h"
+#include "planner/plan/check_folded_plan.h"
 #include "planner/plan/folded_plan.h"
-#include "planner/plan/plan_io.h"
-#include "planner/plan/verify_plan.h"
 #include "planner/simulator/simulate_plan.h"
 
 namespace penstock::cli {
@@ -90,10 +90,10 @@ absl::StatusOr<planner::Machine> MachineOfFile(const Options& options, int64_t n
 
 absl::StatusOr<Simulated> ReadPlanFile(const Environment& environment, const Options& options) {
   RETURN_IF_ERROR(CheckNoJobOptions(options, "a plan"));
-  planner::FoldedPlan plan;
-  ASSIGN_OR_RETURN(plan.common, planner::ReadPlan(options.file));
-  RETURN_IF_ERROR(planner::VerifyPlan(plan.common, environment.registries.policies).status());
-  RETURN_IF_ERROR(planner::CheckKernelTiles(environment.registries.ops, plan.common.kernels));
+  ASSIGN_OR_RETURN(planner::FoldedPlan plan,
+                   ReadVerifiedFoldedPlan(options.file, environment.registries.policies));
+  RETURN_IF_ERROR(planner::CheckKernelTiles(environment.registries.ops,
+                                            plan.is_folded() ? plan.kernels : plan.common.kernels));
   ASSIGN_OR_RETURN(planner::Machine machine, MachineOfFile(options, plan.num_devices()));
   return Simulated{std::move(plan), std::move(machine)};
 }
@@ -121,6 +121,7 @@ absl::StatusOr<Simulated> CompileJob(const Environment& environment, const Optio
 absl::Status WritePictures(const Options& options, const Simulated& simulated,
                            const planner::Simulation& simulation) {
   if (options.trace.empty() && options.svg.empty()) return absl::OkStatus();
+  if (simulated.plan.is_folded()) RETURN_IF_ERROR(planner::CheckExpandedSize(simulated.plan));
   ASSIGN_OR_RETURN(const planner::Plan plan, planner::ExpandPlan(simulated.plan));
   const std::vector<actors::TraceEvent> events = TraceOf(simulation.events);
   if (!options.trace.empty()) RETURN_IF_ERROR(WriteTraceFile(options.trace, plan, events, {}));

@@ -55,6 +55,44 @@ TEST_F(CmdSimulateTest, PrintsFiguresOfAJobAndOfItsPlan) {
   EXPECT_EQ(json, again);
 }
 
+// Such a step is not estimated: its prediction is a simulation.
+TEST_F(CmdSimulateTest, PlansOfMicrobatchesFromBothEndsAreSimulated) {
+  const auto arguments = [&](const std::string& policy, std::vector<std::string> more) {
+    std::vector<std::string> job = {Path("job.toml"), "--cluster", "hgx-h100:1", "--policy",
+                                    policy};
+    job.insert(job.end(), more.begin(), more.end());
+    return job;
+  };
+  const auto plan = [&](const std::string& policy, std::vector<std::string> more) {
+    std::vector<std::string> call = arguments(policy, std::move(more));
+    call.insert(call.begin(), "plan");
+    return Call(call);
+  };
+  const std::vector<std::string> four = {"--strategy", "pp=2", "--set", "parallel.microbatches=4"};
+  std::vector<std::string> explained = four;
+  explained.insert(explained.end(), {"--json", "--explain"});
+  const Outcome outcome = plan("dualpipe", explained);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const nlohmann::json json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["microbatches"], 4);  // two from each end
+  EXPECT_EQ(json["devices"], 2);
+  EXPECT_EQ(json["strategy"], "dp=1,tp=1,pp=2");
+  EXPECT_DOUBLE_EQ(json["predicted_step_time_s"].get<double>(),
+                   Json(arguments("dualpipe", four))["step_time_s"].get<double>());
+  EXPECT_THAT(json["explanation"].get<std::string>(),
+              HasSubstr("stages that lie on two groups of devices: their parts of a step are not"));
+
+  EXPECT_THAT(plan("chimera", {"--strategy", "auto"}).err,
+              HasSubstr("the strategy \"auto\" does not consider"));
+  EXPECT_THAT(plan("chimera", {"--strategy", "pp=2", "--set", "parallel.microbatches=2"}).err,
+              HasSubstr("--set parallel.microbatches=2: micro-batches that enter at both ends of a "
+                        "pipeline must be an even number, at least 4; there are 2"));
+  EXPECT_THAT(plan("chimera", {"--strategy", "pp=2,vpp=2", "--set", "parallel.microbatches=4"}).err,
+              HasSubstr("runs each pipeline stage on two groups of devices, as a chunk of each"));
+  EXPECT_THAT(plan("chimera", {"--strategy", "pp=3", "--set", "parallel.microbatches=4"}).err,
+              HasSubstr("needs an even number of pipeline stages; there are 3"));
+}
+
 TEST_F(CmdSimulateTest, ASlowerClusterTakesLonger) {
   const auto step_s = [&](const char* cluster) {
     return Json({Path("job.toml"), "--strategy", "dp=16", "--set", "train.batch=16", "--cluster",

@@ -7,6 +7,7 @@
 #define PENSTOCK_CLI_ENVIRONMENT_H_
 
 #include <functional>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -38,6 +39,9 @@ struct LaunchPlan {
   std::string listen = {};                     // the address at which it listens then
   std::string key = {};                        // the job's; empty: drawn
   absl::Duration join_timeout = absl::Minutes(1);
+  // Whether the links between the hosts are measured first; nullopt: where a strategy is looked
+  // for.
+  std::optional<bool> probes_links = {};
   // Told where nodes join, and the key.
   std::function<void(const std::string& address, const std::string& key)> on_listening = {};
 };

@@ -326,8 +326,9 @@ std::string ExplainPlan(const JobGraph& job, const StepEstimate& estimate) {
   StrAppend(&text, "axes:\n", AxisTable(job));
   if (estimate.groups.empty()) {
     StrAppend(&text,
-              "stages with different numbers of devices: their parts of a step are not "
-              "estimated\n");
+              job.graph.meshes().size() > 1 ? "stages with different numbers of devices"
+                                            : "stages that lie on two groups of devices",
+              ": their parts of a step are not estimated\n");
     return text;
   }
   StrAppend(&text, "predicted step:\n",

@@ -258,6 +258,9 @@ graph::TrainingOptions TrainingOptionsOf(const Job& job) {
   graph::TrainingOptions options = job.train.options;
   options.total_steps = job.train.steps;
   options.min_learning_rate = job.train.min_learning_rate.value_or(options.learning_rate / 10);
+  constexpr double kLossScaleOfF16 = 65536;
+  options.loss_scale =
+      job.train.loss_scale.value_or(job.train.dtype == DType::kF16 ? kLossScaleOfF16 : 0);
   return options;
 }
 

@@ -23,6 +23,7 @@
 #include "base/dtype.h"
 #include "graph/models/model.h"
 #include "graph/training.h"
+#include "planner/cluster/cluster_model.h"
 
 namespace penstock::cli {
 
@@ -81,6 +82,7 @@ struct Job {
     bool stops_on_nonfinite = true;  // when a loss is NaN or infinite
     graph::TrainingOptions options;
     std::optional<double> min_learning_rate;  // default: a tenth of learning_rate
+    std::optional<double> loss_scale;         // default: 65536 in f16, else 0
   } train;
 
   struct Checkpoint {
@@ -122,10 +124,12 @@ struct Job {
     int64_t hosts = 1;               // that devices are spread over evenly; see host_layout.h
     std::vector<Host> host;          // in their order; empty: `hosts` of them
     std::optional<int64_t> threads;  // a device; default: the host's cores over its devices
-    double node_timeout = 3;         // seconds; a node that does not answer for longer is lost
+    double node_timeout = 3.3;       // seconds; a node that does not answer for longer is lost
     // Of the links between processes, for the replayed bound; default: planner::LinkRates.
     std::optional<double> link_gbit_per_s;
     std::optional<double> link_latency_us;
+    // That join the hosts, from the inside out, as they were measured; empty: one, as above.
+    std::vector<planner::NetworkLevel> networks;
   } cluster;
 
   // Where each key that was set was set, "train.steps" -> "demo.toml:12:9".

@@ -27,6 +27,7 @@
 #include "planner/search/schedules.h"
 #include "planner/search/split_by_cost.h"
 #include "planner/sharding/select_mesh.h"
+#include "planner/strategy/directions.h"
 #include "planner/strategy/repeated_layers.h"
 #include "planner/strategy/stages.h"
 #include "planner/strategy/stated_shardings.h"
@@ -217,6 +218,10 @@ std::vector<planner::ProgramSetting> ProgramSettings(const Job& job, const JobMo
   }
   add("train.weight_decay", options.weight_decay);
   add("train.clip_norm", options.clip_norm);
+  if (options.loss_scale > 0) add("train.loss_scale", options.loss_scale);
+  if (options.gradient_dtype != DType::kF32) {
+    add("train.gradient_dtype", Name(options.gradient_dtype));
+  }
   add("train.learning_rate", options.learning_rate);
   add("train.warmup_steps", options.warmup_steps);
   if (options.schedule == graph::LearningRateSchedule::kCosine) {
@@ -456,6 +461,14 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   absl::StatusOr<std::optional<Strategy>> given = planner::ParseStrategy(job.parallel.strategy);
   if (!given.ok()) return AtKey(job, {"parallel.strategy"}, given.status());
   if (given->has_value() && (*given)->pp > 1) RETURN_IF_ERROR(SetChunks(job, policy, &**given));
+  if (!given->has_value() && policy.needs().placement == planner::Placement::kBidirectional) {
+    return AtKey(job, {"parallel.schedule"},
+                 absl::InvalidArgumentError(
+                     StrCat("schedule '", result.policy,
+                            "' runs each pipeline stage on two groups "
+                            "of devices, which the strategy \"auto\" does not consider; give a "
+                            "strategy such as pp=4")));
+  }
   if (given->has_value()) RETURN_IF_ERROR(CheckDevicesOf(job, **given));
 
   ASSIGN_OR_RETURN(result.model, ResolveModel(registries, job));
@@ -613,6 +626,10 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
     }
   }
   RETURN_IF_ERROR(HostDevicesOf(job, strategy.num_devices()).status());
+  if (strategy.pp > 1 && policy.needs().placement == planner::Placement::kBidirectional) {
+    RETURN_IF_ERROR(AtKey(job, {"parallel.microbatches", "parallel.schedule"},
+                          planner::CheckDirections(result.microbatches)));
+  }
   RETURN_IF_ERROR(
       AtKey(job, {"parallel.strategy"}, planner::CheckStrategy(strategy, 1, hints, result.graph)));
   const absl::Status applied =

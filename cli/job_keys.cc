@@ -431,11 +431,24 @@ const std::vector<Key>& Keys() {
       {"train.seed", "Seed of initialisation, dropout, data order and sampling (1)",
        Integer([](Job& j) { return &j.train.seed; }, 0, INT64_MAX)},
       {"train.dtype",
-       "Element type of parameters and activations, \"f32\" or \"f64\", or \"bf16\": mixed "
-       "precision with f32 parameters (\"f32\")",
+       "Element type of parameters and activations, \"f32\" or \"f64\", or \"bf16\" or \"f16\": "
+       "mixed precision with f32 parameters (\"f32\")",
        Choice([](Job& j) { return &j.train.dtype; },
               std::vector<std::pair<std::string_view, DType>>{
-                  {"f32", DType::kF32}, {"f64", DType::kF64}, {"bf16", DType::kBF16}})},
+                  {"f32", DType::kF32},
+                  {"f64", DType::kF64},
+                  {"bf16", DType::kBF16},
+                  {"f16", DType::kF16}})},
+      {"train.gradient_dtype",
+       "Type in which devices add up the gradients of f32 parameters, \"f32\", \"bf16\" or "
+       "\"f16\"; micro-batches are added up in f32 before (\"f32\")",
+       Choice([](Job& j) { return &j.train.options.gradient_dtype; },
+              std::vector<std::pair<std::string_view, DType>>{
+                  {"f32", DType::kF32}, {"bf16", DType::kBF16}, {"f16", DType::kF16}})},
+      {"train.loss_scale",
+       "First factor of the loss and so of all gradients; halved when gradients overflow, and "
+       "doubled after 2,000 steps without; 0: none; if unset, 65536 with train.dtype = \"f16\" (0)",
+       Number([](Job& j) { return &j.train.loss_scale; }, 0, 1 << 24, "0 to 2^24")},
       {"train.validation_sequences",
        "Held-out sequences to evaluate, or images, of which all are if unset; 0 disables "
        "validation "
@@ -517,7 +530,7 @@ const std::vector<Key>& Keys() {
       {"cluster.threads", "Threads per device (the cores of the host divided by its devices)",
        Integer([](Job& j) { return &j.cluster.threads; }, 1, 1 << 10)},
       {"cluster.node_timeout",
-       "Seconds without an answer after which a process of the job counts as lost (3)",
+       "Seconds without an answer after which a process of the job counts as lost (3.3)",
        Number([](Job& j) { return &j.cluster.node_timeout; }, 0.5, 3600, "0.5 to 3600")},
       {"cluster.link_gbit_per_s",
        "Bandwidth of the links between processes in Gbit/s per direction, for the replayed bound "

@@ -62,7 +62,9 @@ absl::StatusOr<planner::Machine> MachineAtHand(const Job& job, int64_t num_devic
   host.bytes_per_s = on_host.bytes_per_s;
   host.latency_s = on_host.latency_s;
   spec.levels.push_back(host);
-  if (blocks.size() > 1) {
+  if (blocks.size() > 1 && !job.cluster.networks.empty()) {
+    spec.levels.insert(spec.levels.end(), job.cluster.networks.begin(), job.cluster.networks.end());
+  } else if (blocks.size() > 1) {
     planner::NetworkLevel network;
     network.name = "network";
     network.fan_out = {static_cast<int64_t>(blocks.size())};

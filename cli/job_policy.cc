@@ -13,6 +13,7 @@
 #include "graph/op.h"
 #include "planner/policy/load_policy.h"
 #include "planner/policy/order_csv.h"
+#include "planner/strategy/directions.h"
 
 namespace penstock::cli {
 namespace {
@@ -68,7 +69,15 @@ absl::Status SetChunks(const Job& job, const planner::Policy& policy, planner::S
                                                    "; leave out either")));
   }
   if (chunks > 0) strategy->vpp = chunks;
-  if (strategy->vpp == 1 && needs.min_chunks > 1) strategy->vpp = needs.min_chunks;
+  if (needs.placement == planner::Placement::kBidirectional) {
+    if (strategy->vpp == 1) return absl::OkStatus();
+    return AtKey(job, {"parallel.chunks", "parallel.schedule"},
+                 absl::InvalidArgumentError(StrCat(
+                     "schedule '", std::string(policy.name()),
+                     "' runs each pipeline stage on two groups of devices, as a chunk of each; "
+                     "leave out chunks and vpp")));
+  }
+  if (strategy->vpp == 1) strategy->vpp = planner::StagesPerGroup(policy);
   if (strategy->vpp >= needs.min_chunks && strategy->vpp <= needs.max_chunks) {
     return absl::OkStatus();
   }

@@ -491,6 +491,10 @@ class JobRun {
       layout.placement = policy->needs().placement.value_or(planner::Placement::kLoop);
     }
     layout.sequences_per_step = feeds_.batch() / static_cast<int64_t>(plan_.num_microbatches);
+    if (layout.placement == planner::Placement::kBidirectional) {
+      layout.placement = planner::Placement::kLoop;  // each stage on one of its two groups
+      layout.sequences_per_step /= 2;                // so many micro-batches enter at each end
+    }
     layout.device = job_.cluster.device;
     layout.num_threads = threads_;
     layout.host_devices =
@@ -636,7 +640,7 @@ class JobRun {
   Report page_;
   const absl::Time begin_ = absl::Now();
   const StepFeeds feeds_;
-  ResumePoint start_;  // without its states once training has them
+  ResumePoint start_;                         // without its states once training has them
   std::unique_ptr<Checkpoints> checkpoints_;  // null: none are written, or no more
   int64_t threads_ = 1;                       // of each device
   actors::SessionOptions session_options_;

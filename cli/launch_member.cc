@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "cli/launch_hosts.h"
 
@@ -19,6 +20,7 @@ namespace {
 constexpr int64_t kFirstStepPort = 20000;
 constexpr int64_t kNumStepPorts = 10000;
 constexpr int64_t kMaxPort = 65535;
+constexpr size_t kMaxJobNameBytes = 100;
 // Steps from here on are no steps of srun: the batch script and the shell of an allocation.
 constexpr int64_t kFirstSpecialStep = 0xfffffff0;
 
@@ -82,6 +84,23 @@ absl::Status FindInStep(const Variables& variables, LaunchMember* member) {
   return absl::OkStatus();
 }
 
+// A name of the job that can be one of a file: what has started it gives it to all its processes.
+std::string JobOf(const Variables& variables, std::string_view starter) {
+  std::string name;
+  if (starter == "srun") {
+    name = StrCat("slurm-", variables("SLURM_JOB_ID"), ".", variables("SLURM_STEP_ID"));
+  } else if (starter == "mpirun" && !variables("PMIX_NAMESPACE").empty()) {
+    name = StrCat("mpi-", variables("PMIX_NAMESPACE"));
+  } else if (starter == "torchrun" && !variables("TORCHELASTIC_RUN_ID").empty()) {
+    name = StrCat("torchrun-", variables("TORCHELASTIC_RUN_ID"), "-", variables("MASTER_PORT"));
+  }
+  name.resize(std::min(name.size(), kMaxJobNameBytes));
+  for (char& c : name) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '-') c = '_';
+  }
+  return name;
+}
+
 }  // namespace
 
 std::string EnvironmentVariable(const char* name) {
@@ -94,6 +113,7 @@ absl::StatusOr<std::optional<LaunchMember>> DetectMember(const Variables& variab
     if (!IsStarted(variables, starter)) continue;
     LaunchMember member;
     member.starter = starter.name;
+    member.job = JobOf(variables, starter.name);
     member.host = variables("MASTER_ADDR");
     if (!variables("MASTER_PORT").empty()) {
       ASSIGN_OR_RETURN(member.port, Number(variables, "MASTER_PORT", 1, kMaxPort));

@@ -21,6 +21,7 @@ namespace penstock::cli {
 
 struct LaunchMember {
   std::string starter;     // what has started it, for messages: "srun"
+  std::string job;         // its name, the same on all hosts; empty: its variables do not say
   int64_t rank = 0;        // negative: etcd gives one
   int64_t size = 0;        // processes of the job; 0: its variables do not say
   int64_t local_size = 0;  // processes on each host, with neighbouring ranks; 0: not known

@@ -44,6 +44,32 @@ TEST(LaunchMemberTest, DetectsWhatHasStartedTheProcess) {
             "Kubernetes 5/0 at job-0.job:0");
 }
 
+// A folder of logs has this name on all hosts.
+TEST(LaunchMemberTest, AJobHasTheSameNameEverywhere) {
+  const auto job_of = [](std::map<std::string, std::string> variables) {
+    const absl::StatusOr<std::optional<LaunchMember>> member = Detect(variables);
+    return member.ok() && member->has_value() ? (*member)->job : "none";
+  };
+  std::map<std::string, std::string> task = {{"SLURM_PROCID", "0"},
+                                             {"SLURM_STEP_NUM_TASKS", "4"},
+                                             {"SLURM_STEP_ID", "1"},
+                                             {"SLURM_JOB_ID", "120004"},
+                                             {"SLURM_STEP_NODELIST", "n[08-11]"}};
+  EXPECT_EQ(job_of(task), "slurm-120004.1");
+  task["SLURM_PROCID"] = "3";
+  EXPECT_EQ(job_of(task), "slurm-120004.1");
+  std::map<std::string, std::string> process = {{"OMPI_COMM_WORLD_RANK", "0"},
+                                                {"OMPI_COMM_WORLD_SIZE", "2"}};
+  EXPECT_EQ(job_of(process), "");
+  process["PMIX_NAMESPACE"] = "prterun-a/../b@1";
+  EXPECT_EQ(job_of(process), "mpi-prterun-a_.._b_1");
+  EXPECT_EQ(job_of({{"RANK", "3"},
+                    {"WORLD_SIZE", "8"},
+                    {"MASTER_PORT", "29500"},
+                    {"TORCHELASTIC_RUN_ID", "none"}}),
+            "torchrun-none-29500");
+}
+
 TEST(LaunchMemberTest, AStepOfSlurmTellsWhereRankZeroListens) {
   std::map<std::string, std::string> task = {{"SLURM_PROCID", "2"},
                                              {"SLURM_STEP_NUM_TASKS", "4"},

@@ -86,9 +86,9 @@ absl::Status MakeFile(const std::string& path) {
 
 }  // namespace
 
-std::string DefaultLogFolder(pid_t starter) {
+std::string DefaultLogFolder(std::string_view job) {
   return StrCat("/tmp/penstock-logs-", geteuid(), "/",
-                absl::FormatTime("%Y%m%d", absl::Now(), absl::LocalTimeZone()), "-", starter);
+                absl::FormatTime("%Y%m%d", absl::Now(), absl::LocalTimeZone()), "-", job);
 }
 
 std::string LogPath(std::string_view folder, std::string_view host, int64_t rank) {

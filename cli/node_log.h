@@ -9,8 +9,6 @@
 #ifndef PENSTOCK_CLI_NODE_LOG_H_
 #define PENSTOCK_CLI_NODE_LOG_H_
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -19,8 +17,9 @@
 
 namespace penstock::cli {
 
-// Of a job that `starter`, a process of this host, has started: below /tmp, of this user and day.
-std::string DefaultLogFolder(pid_t starter);
+// Of a job: below /tmp, of this user and day. `job` is what tells it from others, such as the
+// number of the process that has started it.
+std::string DefaultLogFolder(std::string_view job);
 
 std::string LogPath(std::string_view folder, std::string_view host, int64_t rank);
 

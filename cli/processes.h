@@ -37,7 +37,7 @@ struct ProcessOptions {
   bool pin = true;
   CpuTopology::Sharing core_sharing = CpuTopology::Sharing::kNeighbours;
   // A node that does not answer for so long is lost.
-  double node_timeout_s = 3;
+  double node_timeout_s = 3.3;
   // Where nodes that are started here keep what they print, each on its host; empty: nowhere.
   std::string log_folder = {};
   // Takes what they print; null: it is printed, and not kept.

@@ -12,6 +12,7 @@
 #include "cli/plan_summary.h"
 #include "cli/report_collect.h"
 #include "cli/report_run.h"
+#include "cli/verified_plan.h"
 
 #include "actors/cluster/socket_address.h"
 #include "base/counted.h"
@@ -48,9 +49,10 @@ absl::Status CheckKeyOfPlan(std::string_view assignment) {
                                            " can be set"));
 }
 
-absl::StatusOr<RunProgram> LoadPlan(const std::string& file, const Job& job) {
+absl::StatusOr<RunProgram> LoadPlan(const Registries& registries, const std::string& file,
+                                    const Job& job) {
   RunProgram program;
-  ASSIGN_OR_RETURN(program.plan, planner::ReadPlan(file));
+  ASSIGN_OR_RETURN(program.plan, ReadVerifiedPlan(file, registries.policies));
   const auto devices = static_cast<int64_t>(program.plan.devices.size());
   if (job.cluster.devices.has_value() && *job.cluster.devices != devices) {
     return AtKey(
@@ -153,7 +155,7 @@ absl::Status CheckIsPlanOf(const Job& job, const JobGraph& graph, const planner:
 absl::StatusOr<RunProgram> LoadJobPlan(const Registries& registries, const RunOptions& options,
                                        const Job& job) {
   ASSIGN_OR_RETURN(JobGraph graph, BuildJobGraph(registries, job));
-  ASSIGN_OR_RETURN(RunProgram program, LoadPlan(options.plan, job));
+  ASSIGN_OR_RETURN(RunProgram program, LoadPlan(registries, options.plan, job));
   RETURN_IF_ERROR(CheckIsPlanOf(job, graph, program.plan, options.plan));
   program.model = graph.model;
   program.text = graph.notes + SummarizeJob(graph);
@@ -222,7 +224,7 @@ absl::StatusOr<Job> ReadOptions(const RunOptions& options) {
 absl::StatusOr<RunProgram> GetProgram(const Registries& registries, const RunOptions& options,
                                       const Job& job) {
   if (HasSuffix(options.file, ".plan")) {
-    ASSIGN_OR_RETURN(RunProgram program, LoadPlan(options.file, job));
+    ASSIGN_OR_RETURN(RunProgram program, LoadPlan(registries, options.file, job));
     std::vector<std::string_view> left_open;
     for (const std::string_view key : kKeysOfPlans) {
       if (!job.locations.contains(key)) left_open.push_back(key);

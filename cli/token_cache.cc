@@ -19,6 +19,7 @@
 #include <xxhash.h>
 
 #include "actors/engine/error_origin.h"
+#include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -176,7 +177,9 @@ class TokenWriter {
 
  private:
   TokenWriter(const std::string& path, int width)
-      : path_(path), part_(StrCat(path, ".part-", getpid())), width_(static_cast<size_t>(width)) {}
+      : path_(path),
+        part_(StrCat(path, ".part-", HostName(), "-", getpid())),
+        width_(static_cast<size_t>(width)) {}
 
   absl::Status Write(std::string_view bytes) {
     while (!bytes.empty()) {

@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 
+#include "base/half.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/builder.h"
@@ -20,8 +22,13 @@ bool IsParameter(const Node& node) { return node.op->role() == OpRole::kParamete
 // graph, then those that no parameter gradient needs are left out of the result.
 class Differentiation {
  public:
-  Differentiation(const OpRegistry& ops, const Graph& forward, ValueId loss)
-      : forward_(forward), loss_(loss), graph_(forward.name()), builder_(ops, graph_) {}
+  Differentiation(const OpRegistry& ops, const Graph& forward, ValueId loss,
+                  const GradientOptions& options)
+      : forward_(forward),
+        loss_(loss),
+        options_(options),
+        graph_(forward.name()),
+        builder_(ops, graph_) {}
 
   absl::StatusOr<Differentiated> Run() {
     RETURN_IF_ERROR(CheckLoss());
@@ -46,6 +53,12 @@ class Differentiation {
       return absl::InvalidArgumentError(StrCat("gradients: %", loss.name, " is ",
                                                ToString(loss.type),
                                                "; gradients are taken of a float scalar"));
+    }
+    const ValueId gradient = options_.loss_gradient;
+    if (gradient != kNoValue && (gradient < 0 || gradient >= forward_.num_values() ||
+                                 forward_.value(gradient).type != loss.type)) {
+      return absl::InvalidArgumentError(
+          StrCat("gradients: the gradient of %", loss.name, " is no value of its type"));
     }
     return absl::OkStatus();
   }
@@ -126,7 +139,9 @@ class Differentiation {
 
   absl::Status AddBackward() {
     BeginNodesOf(forward_.value(loss_).producer);
-    gradients_[values_[loss_]] = builder_.Constant(1, forward_.value(loss_).type);
+    gradients_[values_[loss_]] = options_.loss_gradient == kNoValue
+                                     ? builder_.Constant(1, forward_.value(loss_).type)
+                                     : values_[options_.loss_gradient];
     FinishNodes();
     for (NodeId id = forward_.num_nodes() - 1; id >= 0; --id) {
       if (!IsOnPath(forward_.node(id))) continue;
@@ -235,6 +250,36 @@ class Differentiation {
     }
   }
 
+  // Values that are gradients of f32 parameters, if those are to be rounded.
+  absl::flat_hash_set<ValueId> RoundedGradients() const {
+    absl::flat_hash_set<ValueId> rounded;
+    if (!IsHalf(options_.sum_dtype)) return rounded;
+    for (const ValueId parameter : parameters_) {
+      const ValueId gradient = gradients_[parameter];
+      if (graph_.value(gradient).type.dtype == DType::kF32) rounded.insert(gradient);
+    }
+    return rounded;
+  }
+
+  // Behind the gradient of a parameter.
+  ValueId AddRounding(Graph& graph, ValueId gradient) const {
+    const Node& producer = graph.node(graph.value(gradient).producer);
+    Node cast;
+    cast.op = builder_.ops().Find("cast");
+    cast.attributes.Set("dtype", options_.sum_dtype);
+    cast.attributes.Set("partial_sums", std::string("round"));
+    cast.operands = {gradient};
+    cast.mesh = producer.mesh;
+    cast.stage = producer.stage;
+    cast.phase = producer.phase;
+    cast.forward = producer.forward;
+    cast.location = producer.location;
+    const TensorType type = {options_.sum_dtype, graph.value(gradient).type.shape};
+    const std::string names[] = {
+        graph.UniqueName(StrCat(graph.value(gradient).name, ".", Name(options_.sum_dtype)))};
+    return graph.node(graph.AddTyped(std::move(cast), {&type, 1}, names)).results[0];
+  }
+
   // The graph without the backward nodes that no parameter gradient depends on.
   Differentiated CopyLive() const {
     std::vector<bool> is_live(graph_.num_values(), false);
@@ -252,6 +297,8 @@ class Differentiation {
     result.graph = Graph(graph_.name());
     result.graph.mutable_meshes() = graph_.meshes();
     const absl::flat_hash_map<ValueId, std::string> names = GradientNames();
+    const absl::flat_hash_set<ValueId> rounded = RoundedGradients();
+    absl::flat_hash_map<ValueId, ValueId> sums;  // of rounded gradients
     std::vector<ValueId> copies(graph_.num_values(), kNoValue);
     for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
       if (!is_kept[id]) continue;
@@ -278,11 +325,16 @@ class Differentiation {
         copies[value] = result.graph.node(added).results[i];
         result.graph.mutable_value(copies[value]).sharding = graph_.value(value).sharding;
       }
+      for (const ValueId value : graph_.node(id).results) {
+        if (rounded.contains(value)) sums[value] = AddRounding(result.graph, copies[value]);
+      }
     }
     result.loss = copies[values_[loss_]];
     for (ValueId parameter : parameters_) {
+      const ValueId gradient = gradients_[parameter];
+      const auto sum = sums.find(gradient);
       result.parameters.push_back(copies[parameter]);
-      result.gradients.push_back(copies[gradients_[parameter]]);
+      result.gradients.push_back(sum != sums.end() ? sum->second : copies[gradient]);
     }
     for (const Return& returned : forward_.returns()) {
       result.graph.mutable_returns().push_back(
@@ -305,6 +357,7 @@ class Differentiation {
 
   const Graph& forward_;
   const ValueId loss_;
+  const GradientOptions options_;
   Graph graph_;
   GraphBuilder builder_;
   NodeId first_new_ = 0;
@@ -321,8 +374,8 @@ class Differentiation {
 }  // namespace
 
 absl::StatusOr<Differentiated> Differentiate(const OpRegistry& ops, const Graph& forward,
-                                             ValueId loss) {
-  return Differentiation(ops, forward, loss).Run();
+                                             ValueId loss, const GradientOptions& options) {
+  return Differentiation(ops, forward, loss, options).Run();
 }
 
 absl::StatusOr<Graph> AddGradients(const OpRegistry& ops, const Graph& forward) {

@@ -20,6 +20,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "base/dtype.h"
 #include "graph/graph.h"
 #include "graph/op.h"
 
@@ -32,16 +33,26 @@ struct Differentiated {
   // joined by `add`. Returns what the forward graph returned.
   Graph graph;
   ValueId loss = kNoValue;
-  // The parameters in declaration order and the gradient of each, of the parameter's type; zeros
-  // where the loss does not depend on it, or where it is no float.
+  // The parameters in declaration order and the gradient of each, of the parameter's type unless it
+  // is rounded (GradientOptions); zeros where the loss does not depend on it, or where it is no
+  // float.
   std::vector<ValueId> parameters;
   std::vector<ValueId> gradients;
+};
+
+struct GradientOptions {
+  // A value of the forward graph, of the loss's type, by which all gradients are multiplied. None:
+  // 1.
+  ValueId loss_gradient = kNoValue;
+  // bf16 or f16: the gradients of f32 parameters are rounded to it before devices add up their
+  // parts of a sum (cast.cc). f32: they are not.
+  DType sum_dtype = DType::kF32;
 };
 
 // The gradient of `loss`, a float scalar of `forward`. An error names an operator on the way from a
 // parameter to the loss that has no gradient; comparisons and integers end the way silently.
 absl::StatusOr<Differentiated> Differentiate(const OpRegistry& ops, const Graph& forward,
-                                             ValueId loss);
+                                             ValueId loss, const GradientOptions& options = {});
 
 // The pass `gradients`: of a graph that returns one scalar; the result returns the scalar and then
 // the gradient of every parameter, in declaration order.

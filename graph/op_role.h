@@ -31,6 +31,7 @@ enum class OpRole : uint8_t {
   kLocalSlice,
   kAccumulate,          // over micro-batches
   kGatherMicrobatches,  // likewise
+  kJoinSubBatches,      // its operands, side by side
   kToHost,
   kToDevice,
   // Between devices.

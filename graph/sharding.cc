@@ -121,6 +121,18 @@ absl::Status CheckWindowOf(const Mesh& mesh, const DimSharding& dim, int index) 
   return absl::InvalidArgumentError(StrCat("dimension ", index, ": ", status.message()));
 }
 
+// REQUIRES: so many parts are allowed of the mesh.
+absl::Status CheckSubBatch(const DimSharding& dim, int64_t parts, int64_t extent, int index) {
+  const SubBatch& sub = *dim.sub_batch;
+  const bool is_one = sub.count >= 1 && sub.count <= kMaxMeshParts && sub.index >= 0 &&
+                      sub.index < sub.count && !dim.is_open && !dim.window.has_value();
+  if (is_one && extent % (parts * sub.count) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      StrCat("dimension ", index, ": sub-batch ", sub.index, " of ", sub.count,
+             is_one ? StrCat(" of each of ", parts, " parts does not divide ", extent)
+                    : std::string(" is none of a closed dimension without windows")));
+}
+
 absl::Status CheckDim(const Mesh& mesh, const DimSharding& dim, int64_t extent, int index) {
   int64_t parts = 1;
   for (const AxisRef& axis : dim.axes) {
@@ -139,6 +151,7 @@ absl::Status CheckDim(const Mesh& mesh, const DimSharding& dim, int64_t extent, 
     return absl::InvalidArgumentError(
         StrCat("dimension ", index, ": the priority ", *dim.priority, " is negative"));
   }
+  if (dim.sub_batch.has_value()) return CheckSubBatch(dim, parts, extent, index);
   return dim.window.has_value() ? CheckWindowOf(mesh, dim, index) : absl::OkStatus();
 }
 
@@ -153,6 +166,9 @@ std::string ToString(const Mesh& mesh, const DimSharding& dim) {
     text += "_";
   }
   if (dim.window.has_value()) StrAppend(&text, " ", ToString(*dim.window));
+  if (dim.sub_batch.has_value()) {
+    StrAppend(&text, " subbatch(of=", dim.sub_batch->count, ", index=", dim.sub_batch->index, ")");
+  }
   if (dim.priority.has_value()) StrAppend(&text, " p", *dim.priority);
   return text;
 }
@@ -335,6 +351,11 @@ Range LocalRange(const Mesh& mesh, const DimSharding& dim, int64_t extent, int64
   for (const AxisRef& axis : dim.axes) {
     part = part * axis.size + Coordinate(mesh, axis, device, microbatch);
     parts *= axis.size;
+  }
+  if (dim.sub_batch.has_value()) {
+    const Range whole = PartOf(extent, part, parts);
+    const Range range = PartOf(whole.size(), dim.sub_batch->index, dim.sub_batch->count);
+    return {whole.begin + range.begin, whole.begin + range.end};
   }
   if (!dim.window.has_value()) return PartOf(extent, part, parts);
   return dim.window->Reads(PartOf(dim.window->extent, part, parts), extent);

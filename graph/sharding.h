@@ -18,6 +18,11 @@
 // elements may be in none. "@[d window(of=7, low=1)]" of a f32[8] over d=4 has the elements 1 and
 // 2, 3 and 4, 5 and 6, and 7. Only redistribution makes such a value, for that operator.
 //
+// A value may be one of several *sub-batches*: of each part of a dimension, one of `count` equal
+// ranges. "@[dp subbatch(of=2, index=1)]" of a f32[8] over dp=2 has the elements 2 and 3 on the
+// first device, 6 and 7 on the second. Only the pass that splits micro-batches makes such values
+// (planner/lower/sub_batches.h).
+//
 // Thread rule: values.
 
 #ifndef PENSTOCK_GRAPH_SHARDING_H_
@@ -76,11 +81,18 @@ bool Overlap(const AxisRef& a, const AxisRef& b);
 bool CanCoexist(const AxisRef& a, const AxisRef& b);
 bool IsTemporal(const Mesh& mesh, const AxisRef& axis);
 
+struct SubBatch {
+  int64_t count = 1;
+  int64_t index = 0;
+  friend auto operator<=>(const SubBatch&, const SubBatch&) = default;
+};
+
 struct DimSharding {
   std::vector<AxisRef> axes;          // major first
   bool is_open = false;               // propagation may add axes at the minor end
   std::optional<int> priority;        // user priority; 0, the strongest, when absent
   std::optional<Window> window = {};  // of the value's reader; the axes split that one's result
+  std::optional<SubBatch> sub_batch = {};  // of each part; the parts and these divide the dimension
   friend bool operator==(const DimSharding&, const DimSharding&) = default;
 };
 

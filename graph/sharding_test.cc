@@ -99,6 +99,16 @@ TEST(LocalRangeTest, UnevenPartsCoverTheDimensionInOrder) {
   }
 }
 
+TEST(LocalRangeTest, SubBatchesDivideEachPart) {
+  const Mesh mesh = TrainingMesh();
+  DimSharding rows = Split({WholeAxis(mesh, 0), WholeAxis(mesh, 1)});
+  for (int64_t index = 0; index < 3; ++index) {
+    rows.sub_batch = SubBatch{3, index};
+    const int64_t begin = (2 * 3 + 1) * 6 + 2 * index;  // of the device (1, 0) in micro-batch 3
+    EXPECT_EQ(LocalRange(mesh, rows, 48, /*device=*/2, 3), (Range{begin, begin + 2}));
+  }
+}
+
 TEST(LocalRangeTest, UnsplitIsWhole) {
   const Mesh mesh = TrainingMesh();
   EXPECT_EQ(LocalRange(mesh, Split({}), 7, 3, 2), (Range{0, 7}));
@@ -159,6 +169,24 @@ TEST(CheckShardingTest, TemporalAxesDivideWithEverythingMajorToThem) {
   sharding.dims[0].axes = {WholeAxis(mesh, 1), WholeAxis(mesh, 0)};
   EXPECT_FALSE(CheckSharding(mesh, sharding, {12}).ok());
   EXPECT_TRUE(CheckSharding(mesh, sharding, {16}).ok());
+}
+
+TEST(CheckShardingTest, SubBatchesDivideTheParts) {
+  const Mesh mesh = TrainingMesh();
+  Sharding sharding = Sharding::Replicated(1);
+  sharding.dims[0].axes = {WholeAxis(mesh, 1)};
+  sharding.dims[0].sub_batch = SubBatch{2, 1};
+  EXPECT_TRUE(CheckSharding(mesh, sharding, {12}).ok());
+  EXPECT_EQ(CheckError(mesh, sharding, {10}),
+            "dimension 0: sub-batch 1 of 2 of each of 2 parts does not divide 10");
+  sharding.dims[0].is_open = true;
+  EXPECT_THAT(CheckError(mesh, sharding, {12}), HasSubstr("is none of a closed dimension"));
+  sharding.dims[0].is_open = false;
+  for (const SubBatch wrong :
+       {SubBatch{0, 0}, SubBatch{2, 2}, SubBatch{2, -1}, SubBatch{int64_t{1} << 60, 0}}) {
+    sharding.dims[0].sub_batch = wrong;
+    EXPECT_THAT(CheckError(mesh, sharding, {12}), HasSubstr("is none of a closed dimension"));
+  }
 }
 
 TEST(CanonicalizeTest, JoinsAdjacentPieces) {

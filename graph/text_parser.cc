@@ -25,6 +25,7 @@ struct WrittenDim {
   bool is_open = false;
   std::optional<int> priority;
   std::optional<Window> window;
+  std::optional<SubBatch> sub_batch;
 };
 
 struct WrittenPartial {
@@ -89,6 +90,7 @@ class Parser {
   absl::StatusOr<WrittenDim> ParseDim();
   absl::StatusOr<WrittenAxis> ParseAxis();
   absl::StatusOr<Window> ParseWindow();
+  absl::StatusOr<SubBatch> ParseSubBatch();
   absl::Status ParseReturn();
 
   // --- Meaning ---
@@ -444,7 +446,7 @@ absl::StatusOr<WrittenSharding> Parser::ParseSharding() {
   return sharding;
 }
 
-// _ | ? | dp.tp | dp? p1 | dp window(of=7, low=1)
+// _ | ? | dp.tp | dp? p1 | dp window(of=7, low=1) | dp subbatch(of=2, index=0)
 absl::StatusOr<WrittenDim> Parser::ParseDim() {
   WrittenDim dim;
   if (token_.IsWord("_")) {
@@ -464,6 +466,9 @@ absl::StatusOr<WrittenDim> Parser::ParseDim() {
   }
   if (token_.IsWord("window")) {
     ASSIGN_OR_RETURN(dim.window, ParseWindow());
+  }
+  if (token_.IsWord("subbatch")) {
+    ASSIGN_OR_RETURN(dim.sub_batch, ParseSubBatch());
   }
   if (token_.kind != Token::Kind::kIdentifier) return dim;
   // A priority: p and a small number.
@@ -504,6 +509,24 @@ absl::StatusOr<Window> Parser::ParseWindow() {
   }
   RETURN_IF_ERROR(Take(')', "after stride, divisor, low and size, in this order"));
   return window;
+}
+
+// subbatch(of=2, index=0)
+absl::StatusOr<SubBatch> Parser::ParseSubBatch() {
+  SubBatch sub_batch;
+  RETURN_IF_ERROR(Advance());
+  RETURN_IF_ERROR(Take('(', "after 'subbatch'"));
+  if (!token_.IsWord("of")) return Expected("'of', the number of sub-batches");
+  RETURN_IF_ERROR(Advance());
+  RETURN_IF_ERROR(Take('=', "after 'of'"));
+  ASSIGN_OR_RETURN(sub_batch.count, TakeInteger("a number", 1, int64_t{1} << 20));
+  RETURN_IF_ERROR(Take(',', "after the number of sub-batches"));
+  if (!token_.IsWord("index")) return Expected("'index'");
+  RETURN_IF_ERROR(Advance());
+  RETURN_IF_ERROR(Take('=', "after 'index'"));
+  ASSIGN_OR_RETURN(sub_batch.index, TakeInteger("a number", 0, sub_batch.count - 1));
+  RETURN_IF_ERROR(Take(')', "after the index"));
+  return sub_batch;
 }
 
 // dp | tp:(2)4
@@ -585,6 +608,7 @@ absl::StatusOr<Sharding> Parser::Resolve(const Mesh& mesh, const WrittenSharding
     resolved.is_open = dim.is_open;
     resolved.priority = dim.priority;
     resolved.window = dim.window;
+    resolved.sub_batch = dim.sub_batch;
     RETURN_IF_ERROR(resolve_all(dim.axes, &resolved.axes));
     sharding.dims.push_back(std::move(resolved));
   }

@@ -255,6 +255,11 @@ TEST_F(TextTest, ErrorsSayWhatWasExpected) {
        "dimension 0: window(of=7, stride=0) is no window"},
       {"%h = neg(%x) : f32[8, 16] @[_ window(of=7), ?]", "dimension 0: windows need axes"},
       {"%h = neg(%x) : f32[8, 16] @[a? window(of=7), ?]", "dimension 0: windows need axes"},
+      {"%h = neg(%x) : f32[8, 16] @[a subbatch(2), ?]", "expected 'of', the number of sub-batches"},
+      {"%h = neg(%x) : f32[8, 16] @[a subbatch(of=2), ?]", "expected ','"},
+      {"%h = neg(%x) : f32[8, 16] @[a subbatch(of=2, index=2), ?]", "from 0 to 1"},
+      {"%h = neg(%x) : f32[8, 16] @[a subbatch(of=3, index=0), ?]",
+       "dimension 0: sub-batch 0 of 3 of each of 4 parts does not divide 8"},
       {"%h = neg(%x) : f32[8, 16] @[?, ?] partial(mean, a)", "sum, max, min or prod"},
       {"%h = neg(%x) : f32[8, 16] on k", "there is no mesh 'k'"},
       {"%h = neg(%x) : f32[8, 16] stage -1", "expected the number of the stage from 0"},
@@ -293,6 +298,20 @@ graph g {
   EXPECT_EQ(x.dims[0].window, (Window{.extent = 7, .low = 1}));
   EXPECT_TRUE(x.has_windows());
   EXPECT_EQ(LocalRange(graph->meshes()[0], x.dims[0], 8, 2, 0), (Range{3, 5}));
+}
+
+TEST_F(TextTest, SubBatchesArePrintedAsParsed) {
+  constexpr std::string_view kText = R"(mesh m = [a=4, b=2]
+
+graph g {
+  %x = input : f32[8, 16] @[a subbatch(of=2, index=1), b]
+  %y = input : f32[8, 16] @[_ subbatch(of=4, index=0), _]
+}
+)";
+  const absl::StatusOr<Graph> graph = ParseGraph(kText, "test.pst", ops_);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(PrintGraph(*graph), kText);
+  EXPECT_EQ(graph->value(0).sharding->dims[0].sub_batch, (SubBatch{2, 1}));
 }
 
 TEST_F(TextTest, LimitsAreErrors) {

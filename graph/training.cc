@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/half.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/gradients.h"
@@ -14,6 +15,12 @@ namespace {
 
 constexpr double kPi = 3.14159265358979323846;
 constexpr double kNormEpsilon = 1e-6;
+constexpr double kMostLossScale = 1 << 24;
+constexpr double kLeastLossScale = 1;
+// Norms of gradients that overflowed are above it, or NaN.
+constexpr double kMostNorm = 1e38;
+// Tells the update that it keeps everything as it is (adamw.cc).
+constexpr double kSkip = -1;
 
 absl::Status CheckOptions(const TrainingOptions& options) {
   const auto refuse = [](std::string_view name, double value, std::string_view range) {
@@ -37,6 +44,17 @@ absl::Status CheckOptions(const TrainingOptions& options) {
     return refuse("weight_decay", options.weight_decay, "at least 0");
   }
   if (!(options.clip_norm >= 0)) return refuse("clip_norm", options.clip_norm, "at least 0");
+  if (!(options.loss_scale >= 0 && options.loss_scale <= kMostLossScale)) {
+    return refuse("loss_scale", options.loss_scale, StrCat("0 to ", kMostLossScale));
+  }
+  if (options.loss_scale_growth_steps < 1) {
+    return refuse("loss_scale_growth_steps", static_cast<double>(options.loss_scale_growth_steps),
+                  "at least 1");
+  }
+  if (options.gradient_dtype != DType::kF32 && !IsHalf(options.gradient_dtype)) {
+    return absl::InvalidArgumentError(
+        StrCat("gradient_dtype = ", Name(options.gradient_dtype), ": must be f32, bf16 or f16"));
+  }
   if (options.warmup_steps < 0) {
     return refuse("warmup_steps", static_cast<double>(options.warmup_steps), "at least 0");
   }
@@ -104,6 +122,13 @@ ValueId CastTo(GraphBuilder& builder, ValueId value, DType dtype) {
   return builder.Add("cast", {value}, {{"dtype", dtype}});
 }
 
+// The gradient that devices add up in fewer bits, as `dtype`.
+ValueId WidenSum(GraphBuilder& builder, ValueId gradient, DType dtype) {
+  if (builder.type(gradient).dtype == dtype) return gradient;
+  return builder.Add("cast", {gradient}, {{"dtype", dtype}, {"partial_sums", std::string("add")}},
+                     StrCat(builder.graph().value(gradient).name, ".sum"));
+}
+
 // A state like the parameter, of the same type and zero at first.
 ValueId StateLike(GraphBuilder& builder, ValueId parameter, std::string_view suffix) {
   if (!builder.status().ok()) return kNoValue;
@@ -114,6 +139,45 @@ ValueId StateLike(GraphBuilder& builder, ValueId parameter, std::string_view suf
 
 void Assign(GraphBuilder& builder, ValueId state, ValueId value) {
   builder.AddMulti("assign", {state, value});
+}
+
+// The scale and its state, at the end of a forward graph.
+LossScale DeclareLossScale(GraphBuilder& builder, DType dtype, const TrainingOptions& options) {
+  const TensorType type = {dtype, {}};
+  LossScale scale;
+  scale.state = builder.Declare("state", "loss_scale", type, {{"init", "ones"}});
+  scale.value = builder.Add("mul", {scale.state, builder.Constant(options.loss_scale, type)}, {},
+                            "loss_scale.value");
+  return scale;
+}
+
+// Halves the scale after gradients that are not finite, and doubles it after many that are.
+void AdaptLossScale(GraphBuilder& builder, const LossScale& scale, ValueId is_finite,
+                    const TrainingOptions& options) {
+  if (!builder.status().ok()) return;
+  const TensorType type = builder.type(scale.state);
+  const TensorType counter = {DType::kI64, {}};
+  const auto times = [&](double factor) {
+    return builder.Add("mul", {scale.state, builder.Constant(factor, type)});
+  };
+  // `op`: min or max.
+  const auto bounded = [&](std::string_view op, ValueId value, double bound) {
+    return builder.Add(op, {value, builder.Constant(bound / options.loss_scale, type)});
+  };
+  const ValueId steps = builder.Declare("state", "loss_scale.steps", counter, {{"init", "zeros"}});
+  const ValueId zero = builder.Constant(0, counter);
+  const ValueId more = builder.Add("add", {steps, builder.Constant(1, counter)});
+  const ValueId finite_steps = builder.Add("where", {is_finite, more, zero});
+  const ValueId grows = builder.Add(
+      "equal", {finite_steps,
+                builder.Constant(static_cast<double>(options.loss_scale_growth_steps), counter)});
+  const ValueId grown =
+      builder.Add("where", {grows, bounded("min", times(2), kMostLossScale), scale.state});
+  const ValueId halved = bounded("max", times(0.5), std::min(options.loss_scale, kLeastLossScale));
+  Assign(builder, scale.state,
+         builder.Add("where", {is_finite, grown, halved}, {}, "loss_scale.new"));
+  Assign(builder, steps,
+         builder.Add("where", {grows, zero, finite_steps}, {}, "loss_scale.steps.new"));
 }
 
 }  // namespace
@@ -142,32 +206,48 @@ bool IsDecayed(const Graph& graph, ValueId parameter) {
 
 absl::Status AddOptimizer(GraphBuilder& builder, absl::Span<const ValueId> parameters,
                           absl::Span<const ValueId> gradients, const TrainingOptions& options,
-                          DType scalar_dtype, ValueId* norm) {
+                          DType scalar_dtype, ValueId* norm, const LossScale& loss_scale) {
   builder.set_phase(Phase::kUpdate);
   Scalars scalars(builder, scalar_dtype);
+  const bool is_scaled = loss_scale.value != kNoValue;
 
-  const TensorType counter = {DType::kI64, {}};
-  const ValueId steps_done = builder.Declare("state", "step", counter, {{"init", "zeros"}});
-  const ValueId step =
-      builder.Add("add", {steps_done, builder.Constant(1, counter)}, {}, "step.new");
-  const ValueId step_float = builder.Add("cast", {step}, {{"dtype", scalar_dtype}}, "step.float");
-  const ValueId rate = AddLearningRate(scalars, step_float, options);
-
-  ValueId scale = kNoValue;
-  if ((options.clip_norm > 0 || norm != nullptr)) {
+  ValueId total = kNoValue;  // the norm of the gradients as they are given
+  if (options.clip_norm > 0 || norm != nullptr || is_scaled) {
     std::vector<ValueId> squares;
     for (const ValueId gradient : gradients) {
       squares.push_back(
           CastTo(builder, builder.Add("sum_squares", {gradient}, {}, "squares"), scalar_dtype));
     }
-    const ValueId total =
-        builder.Add("sqrt", {AddTreeSum(builder, std::move(squares))}, {}, "gradient_norm");
-    if (norm != nullptr) *norm = total;
-    if (options.clip_norm > 0) {
-      const ValueId safe = scalars.Binary("add", total, kNormEpsilon);
-      const ValueId ratio = builder.Add("div", {scalars.Constant(options.clip_norm), safe});
-      scale = builder.Add("min", {ratio, scalars.Constant(1.0)}, {}, "clip");
-    }
+    total = builder.Add("sqrt", {AddTreeSum(builder, std::move(squares))}, {},
+                        is_scaled ? "scaled_gradient_norm" : "gradient_norm");
+  }
+  ValueId is_finite = kNoValue;
+  ValueId unscale = kNoValue;
+  if (is_scaled) {
+    is_finite = builder.Add("less", {total, scalars.Constant(kMostNorm)}, {}, "is_finite");
+    unscale = builder.Add("div", {scalars.Constant(1.0), loss_scale.value}, {}, "unscale");
+  }
+
+  const TensorType counter = {DType::kI64, {}};
+  const ValueId steps_done = builder.Declare("state", "step", counter, {{"init", "zeros"}});
+  ValueId done = builder.Constant(1, counter);
+  if (is_scaled) done = builder.Add("where", {is_finite, done, builder.Constant(0, counter)});
+  const ValueId step = builder.Add("add", {steps_done, done}, {}, "step.new");
+  const ValueId step_float = builder.Add("cast", {step}, {{"dtype", scalar_dtype}}, "step.float");
+  const ValueId rate = AddLearningRate(scalars, step_float, options);
+
+  ValueId scale = kNoValue;
+  if (is_scaled) total = builder.Add("mul", {total, unscale}, {}, "gradient_norm");
+  if (norm != nullptr) *norm = total;
+  if (options.clip_norm > 0) {
+    const ValueId safe = scalars.Binary("add", total, kNormEpsilon);
+    const ValueId ratio = builder.Add("div", {scalars.Constant(options.clip_norm), safe});
+    scale = builder.Add("min", {ratio, scalars.Constant(1.0)}, {}, "clip");
+  }
+  if (is_scaled) {
+    if (scale != kNoValue) unscale = builder.Add("mul", {scale, unscale});
+    scale = builder.Add("where", {is_finite, unscale, scalars.Constant(kSkip)}, {}, "scale");
+    AdaptLossScale(builder, loss_scale, is_finite, options);
   }
   if (scale == kNoValue) scale = scalars.Constant(1.0);
 
@@ -220,7 +300,20 @@ absl::StatusOr<Graph> BuildTrainingGraph(const OpRegistry& ops, Graph forward,
         StrCat("training needs a graph that returns one scalar, the loss; graph ", forward.name(),
                " returns ", forward.returns().size(), " values"));
   }
-  ASSIGN_OR_RETURN(Differentiated result, Differentiate(ops, forward, forward.returns()[0].value));
+  const ValueId loss = forward.returns()[0].value;
+  LossScale scale;
+  if (options.loss_scale > 0) {
+    GraphBuilder before(ops, forward);
+    scale = DeclareLossScale(before, forward.value(loss).type.dtype, options);
+    RETURN_IF_ERROR(before.status());
+  }
+  ASSIGN_OR_RETURN(Differentiated result, Differentiate(ops, forward, loss,
+                                                        {.loss_gradient = scale.value,
+                                                         .sum_dtype = options.gradient_dtype}));
+  // Values of the forward graph keep their names.
+  for (ValueId* value : {&scale.state, &scale.value}) {
+    if (*value != kNoValue) *value = result.graph.FindValue(forward.value(*value).name);
+  }
   std::vector<ValueId> parameters;
   std::vector<ValueId> gradients;
   for (size_t i = 0; i < result.parameters.size(); ++i) {
@@ -233,10 +326,14 @@ absl::StatusOr<Graph> BuildTrainingGraph(const OpRegistry& ops, Graph forward,
         StrCat("graph ", forward.name(), " has no float parameter to train"));
   }
   GraphBuilder builder(ops, result.graph);
+  builder.set_phase(Phase::kUpdate);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    gradients[i] = WidenSum(builder, gradients[i], builder.type(parameters[i]).dtype);
+  }
   ValueId norm = kNoValue;
   const DType scalar_dtype = result.graph.value(result.loss).type.dtype;
   RETURN_IF_ERROR(AddOptimizer(builder, parameters, gradients, options, scalar_dtype,
-                               options.return_gradient_norm ? &norm : nullptr));
+                               options.return_gradient_norm ? &norm : nullptr, scale));
   if (options.return_gradient_norm) result.graph.mutable_returns().push_back({norm, std::nullopt});
   return std::move(result.graph);
 }

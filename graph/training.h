@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
+#include "base/dtype.h"
 #include "graph/builder.h"
 #include "graph/graph.h"
 #include "graph/op.h"
@@ -41,6 +42,17 @@ struct TrainingOptions {
   int64_t total_steps = 0;         // cosine: the step at which the minimum is reached
   double min_learning_rate = 0.0;  // cosine
 
+  // Multiplies the loss before the backward pass, so that small gradients do not vanish in f16, and
+  // divides the gradients again (Micikevicius et al., "Mixed precision training", 2018). A step
+  // whose gradients are not finite updates nothing and halves the scale; after `growth_steps`
+  // finite steps in a row it doubles. 0: gradients are not scaled.
+  double loss_scale = 0;  // at first
+  int64_t loss_scale_growth_steps = 2000;
+
+  // bf16 or f16: devices add up the gradients of f32 parameters in it. Those of micro-batches are
+  // added up in f32 before.
+  DType gradient_dtype = DType::kF32;
+
   // Return the norm of the gradients (before clipping) as the second value.
   bool return_gradient_norm = false;
 };
@@ -53,19 +65,27 @@ double LearningRate(const TrainingOptions& options, int64_t step);
 bool IsDecayed(const Graph& graph, ValueId parameter);
 
 // The training step of a graph that returns one scalar, the loss: adds the gradients of all float
-// parameters and their updates. State added: "step" (i64[], steps done), and for each parameter P
-// "P.m" and "P.v" (adamw), or "P.momentum" (sgd with momentum). Returns the loss before the update
+// parameters and their updates. State added: "step" (i64[], updates done), for each parameter P
+// "P.m" and "P.v" (adamw), or "P.momentum" (sgd with momentum), and with a loss scale
+// "loss_scale" (the scale over its first value) and "loss_scale.steps" (i64[], finite steps since
+// it changed). Returns the loss before the update
 // and, where asked for, the gradient norm. All that was added after the gradients has
 // Phase::kUpdate.
 absl::StatusOr<Graph> BuildTrainingGraph(const OpRegistry& ops, Graph forward,
                                          const TrainingOptions& options);
 
+struct LossScale {
+  ValueId state = kNoValue;  // the scale over TrainingOptions::loss_scale
+  ValueId value = kNoValue;  // the scale
+};
+
 // The updates alone: gradients[i] is that of parameters[i]. `scalar_dtype` is that of the learning
-// rate and the norm; the norm goes to *norm unless it is null. Errors are the builder's too.
-// REQUIRES: equal lengths, not empty, floats.
+// rate and the norm; the norm goes to *norm unless it is null. `loss_scale` is by what the
+// gradients were multiplied. Errors are the builder's too. REQUIRES: equal lengths, not empty,
+// floats.
 absl::Status AddOptimizer(GraphBuilder& builder, absl::Span<const ValueId> parameters,
                           absl::Span<const ValueId> gradients, const TrainingOptions& options,
-                          DType scalar_dtype, ValueId* norm);
+                          DType scalar_dtype, ValueId* norm, const LossScale& loss_scale = {});
 
 }  // namespace penstock::graph
 

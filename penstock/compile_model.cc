@@ -19,6 +19,7 @@
 #include "planner/search/search.h"
 #include "planner/search/split_by_cost.h"
 #include "planner/search/this_machine.h"
+#include "planner/strategy/directions.h"
 #include "planner/strategy/repeated_layers.h"
 #include "planner/strategy/stages.h"
 #include "planner/strategy/strategy.h"
@@ -158,10 +159,10 @@ absl::StatusOr<LaidOut> LayOut(const Registries& registries, const ModelOptions&
                    planner::ParseStrategy(options.strategy));
   LaidOut layout = {given.value_or(planner::Strategy()),
                     options.policy.empty() ? std::string("1f1b") : options.policy};
-  // A policy with several chunks a group has as many virtual stages.
+  // A policy with several chunks a group has as many stages.
   const planner::Policy* policy = registries.policies.Find(layout.policy);
   if (policy != nullptr && layout.strategy.vpp == 1) {
-    layout.strategy.vpp = std::max(layout.strategy.vpp, int64_t{policy->needs().min_chunks});
+    layout.strategy.vpp = planner::StagesPerGroup(*policy);
   }
   planner::RepeatedLayers layers;
   std::optional<graph::Graph> forward;

@@ -107,6 +107,16 @@ TEST_F(CompileModelTest, OptionsReachThePlan) {
   plan = CompileModel(registries_, Step(), chunks);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(plan->strategy, HasSubstr("vpp=2"));
+  // Not one whose chunks are stages of both directions.
+  chunks.policy = "chimera";
+  chunks.microbatches = 4;
+  plan = CompileModel(registries_, Step(), chunks);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->strategy, "dp=1,tp=1,pp=2");
+  EXPECT_EQ(plan->devices.size(), 2u);
+  chunks.strategy = "auto";
+  EXPECT_THAT(std::string(CompileModel(registries_, Step(), chunks).status().message()),
+              HasSubstr("which the search for a strategy does not know"));
 }
 
 TEST_F(CompileModelTest, AutoSearchesAndTrainsAlike) {

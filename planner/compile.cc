@@ -27,6 +27,8 @@
 #include "planner/sharding/propagate.h"
 #include "planner/sharding/select_mesh.h"
 #include "planner/simulator/phase_times.h"
+#include "planner/simulator/simulate_plan.h"
+#include "planner/strategy/directions.h"
 #include "planner/strategy/mixed_precision.h"
 #include "planner/strategy/offload.h"
 #include "planner/strategy/recompute.h"
@@ -35,6 +37,11 @@ namespace penstock::planner {
 namespace {
 
 constexpr std::string_view kSplitSends = "split-sends";
+constexpr std::string_view kSplitBatches = "split-batches";
+
+bool IsBidirectional(const std::optional<StagePlacement>& placement) {
+  return placement.has_value() && placement->placement == Placement::kBidirectional;
+}
 
 Pass MixedPrecisionPass(const graph::OpRegistry& ops, DType dtype) {
   return {"mixed-precision",
@@ -44,7 +51,7 @@ Pass MixedPrecisionPass(const graph::OpRegistry& ops, DType dtype) {
 }  // namespace
 
 std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends,
-                                DType precision) {
+                                DType precision, int64_t sub_batch_bytes) {
   std::vector<Pass> passes = {
       {"propagate", [](graph::Graph& g) { return Propagate(PropagationLevel::kUserPriority, &g); }},
       {"recompute", [](graph::Graph& g) { return AddRecomputation(g); }},
@@ -55,14 +62,24 @@ std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions&
       {"lower-reshards", [&ops](graph::Graph& g) { return LowerReshards(ops, g); }},
       // Copies have the layout of what they copy, which is settled here.
       {"offload", [&ops](graph::Graph& g) { return AddOffload(ops, g); }},
+      {std::string(kSplitBatches),
+       [&ops, sub_batch_bytes](graph::Graph& g) {
+         return SplitIntoSubBatches(ops, sub_batch_bytes, g);
+       }},
   };
   if (IsHalf(precision)) passes.insert(passes.begin(), MixedPrecisionPass(ops, precision));
+  if (IsBidirectional(sends.placement)) {
+    passes.insert(passes.begin(),
+                  {"split-directions", [](graph::Graph& g) { return SplitDirections(g); }});
+  }
   return passes;
 }
 
 std::vector<Pass> EstimatePasses(const graph::OpRegistry& ops, DType precision) {
   std::vector<Pass> passes = CompilePasses(ops, {}, precision);
-  std::erase_if(passes, [](const Pass& pass) { return pass.name == kSplitSends; });
+  std::erase_if(passes, [](const Pass& pass) {
+    return pass.name == kSplitSends || pass.name == kSplitBatches;
+  });
   return passes;
 }
 
@@ -75,6 +92,7 @@ uint64_t Fingerprint(graph::Graph graph) {
     graph.mutable_node(node).mesh = 0;
     graph.mutable_node(node).stage = -1;
     graph.mutable_node(node).attributes.Erase("per_use");
+    graph.mutable_node(node).attributes.Erase("sub_batches");
     graph.mutable_node(node).attributes.Erase("recompute");
     graph.mutable_node(node).attributes.Erase("offload");
     graph.mutable_node(node).attributes.Erase("memory");
@@ -97,20 +115,29 @@ absl::StatusOr<std::optional<StagePlacement>> PlaceStages(const graph::Graph& gr
                                                           const Policy& policy,
                                                           const CompileOptions& options) {
   const int chunks = options.chunks_per_group;
-  if (chunks == 1) return std::nullopt;  // CheckNeeds has the last word
   const int num_stages = NumStages(graph);
+  if (options.placement.value_or(policy.needs().placement.value_or(Placement::kLoop)) ==
+      Placement::kBidirectional) {
+    if (num_stages % 2 != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("policy '", std::string(policy.name()),
+                       "' needs an even number of pipeline stages; there ",
+                       num_stages == 1 ? "is " : "are ", num_stages));
+    }
+    if (chunks == 1) return StagePlacement{num_stages, 2, Placement::kBidirectional};
+    return absl::InvalidArgumentError(
+        absl::StrCat("policy '", std::string(policy.name()),
+                     "' runs each stage on two groups of devices, as a chunk of each: the stages "
+                     "cannot be cut into ",
+                     chunks, " chunks a group besides"));
+  }
+  if (chunks == 1) return std::nullopt;  // CheckNeeds has the last word
   if (chunks < 1 || chunks > kMaxChunks || num_stages % chunks != 0) {
     return absl::InvalidArgumentError(absl::StrCat(num_stages, " stages cannot be run as ", chunks,
                                                    " chunks a group of devices"));
   }
   StagePlacement placement = PlacementOf(policy, num_stages / chunks, chunks);
   placement.placement = options.placement.value_or(placement.placement);
-  if (placement.placement == Placement::kBidirectional) {
-    return absl::UnimplementedError(
-        absl::StrCat("policy '", std::string(policy.name()),
-                     "' runs each stage on two groups of devices, which plans do not have yet; "
-                     "`penstock schedule` shows it"));
-  }
   return placement;
 }
 
@@ -187,7 +214,8 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   SendOptions sends;
   ASSIGN_OR_RETURN(sends.placement, PlaceStages(graph, *policy, options));
   sends.costs = options.send_costs;
-  RETURN_IF_ERROR(RunPasses(CompilePasses(ops, sends, options.precision), options.passes, &graph));
+  RETURN_IF_ERROR(RunPasses(CompilePasses(ops, sends, options.precision, options.sub_batch_bytes),
+                            options.passes, &graph));
 
   LowerOptions lower;
   lower.policy = policy;
@@ -196,15 +224,17 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   lower.device_groups = options.device_groups;
   lower.split_weight_gradients = options.split_weight_gradients || policy->needs().splits_backward;
   std::optional<StepEstimate> estimate;
-  // Estimates are for stages with equally many devices.
-  if (options.machine != nullptr && graph.meshes().size() == 1) {
+  // Estimates are for stages with equally many devices, each on one group.
+  const bool has_estimate =
+      options.machine != nullptr && graph.meshes().size() == 1 && !IsBidirectional(lower.placement);
+  if (has_estimate) {
     ASSIGN_OR_RETURN(estimate, EstimateGraph(graph, lower, options));
     if (options.estimate != nullptr) *options.estimate = *estimate;
     lower.pipeline = std::move(estimate->pipeline);
   }
   lower.kernels = options.kernels;
   lower.buckets.bytes = options.bucket_bytes;
-  if (options.machine != nullptr && options.bucket_bytes > 0 && graph.meshes().size() == 1) {
+  if (has_estimate && options.bucket_bytes > 0) {
     lower.buckets.bytes_over = BucketBytes(graph, options);
   }
   lower.host_devices = options.host_devices;
@@ -213,10 +243,9 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   ASSIGN_OR_RETURN(FoldedPlan folded, LowerToPlan(ops, graph, lower));
   Plan& plan = folded.common;
   if (estimate.has_value()) plan.predicted_step_s = estimate->step_s;
-  if (options.machine != nullptr &&
-      folded.num_devices() <= options.machine->cluster.num_devices()) {
-    RETURN_IF_ERROR(PredictPhases(ops, *options.machine, &folded));
-  }
+  const bool has_machine =
+      options.machine != nullptr && folded.num_devices() <= options.machine->cluster.num_devices();
+  if (has_machine) RETURN_IF_ERROR(PredictPhases(ops, *options.machine, &folded));
   plan.strategy = options.strategy;
   plan.settings = options.settings;
   plan.threads_per_device = options.threads_per_device;
@@ -224,6 +253,12 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   for (size_t i = 0; i < return_names.size(); ++i) plan.fetches[i].name = return_names[i];
   plan.graph_fingerprint = fingerprint;
   if (options.verify) RETURN_IF_ERROR(VerifyFoldedPlan(folded, *options.policies).status());
+  if (options.verify && IsBidirectional(lower.placement) && has_machine) {
+    ASSIGN_OR_RETURN(const Simulation simulation,
+                     SimulatePlan(folded, ops, *options.policies, *options.machine,
+                                  {.most_observed = 1, .aggregates = true}));
+    plan.predicted_step_s = simulation.step_s;
+  }
   if (!options.memory_bytes.empty()) RETURN_IF_ERROR(CheckFits(folded, options.memory_bytes));
   return folded;
 }

@@ -16,6 +16,7 @@
 #include "graph/graph.h"
 #include "graph/kernel_spec.h"
 #include "graph/op.h"
+#include "planner/lower/sub_batches.h"
 #include "planner/pass.h"
 #include "planner/plan/folded_plan.h"
 #include "planner/plan/plan.h"
@@ -38,7 +39,8 @@ struct CompileOptions {
   std::vector<ProgramSetting> settings;  // likewise
   bool split_weight_gradients = false;   // into W; also if the policy wants it
   // How many of the graph's stages each group of devices runs, as its chunks, and how they lie on
-  // the groups (none: as the policy wants).
+  // the groups (none: as the policy wants). In a bidirectional pipeline 1: each stage is a chunk of
+  // two groups (strategy/directions.h).
   int chunks_per_group = 1;
   std::optional<Placement> placement = {};
   // Of each group of the pipeline, the group of devices that runs it; empty: in their order. All
@@ -49,15 +51,18 @@ struct CompileOptions {
   // Gradients of one dtype and group are reduced together up to this size, less where the links of
   // the machine are slow (BestBucketBytes in search/estimate.h); 0: each by itself.
   int64_t bucket_bytes = 4 << 20;
+  // Collectives of less for each sub-batch stay whole (lower/sub_batches.h).
+  int64_t sub_batch_bytes = kLeastSubBatchBytes;
   // Devices of each host for which collectives are chosen: they lie on the hosts in blocks, in this
   // order. Empty: all on one. The plan runs on any others too.
   std::vector<uint32_t> host_devices;
   // Memory of each device; empty: not checked.
   std::vector<uint64_t> memory_bytes;
-  // Where the plan is to run. Its step is predicted for it (search/estimate.h); without one, from
-  // the constants of lower_to_plan.h.
+  // Where the plan is to run. Its step is predicted for it (search/estimate.h; of a bidirectional
+  // pipeline by a simulation); without one, from the constants of lower_to_plan.h.
   const Machine* machine = nullptr;
-  // Filled in, if the machine is given and all stages have equally many devices.
+  // Filled in, if the machine is given, all stages have equally many devices and each lies on one
+  // group.
   StepEstimate* estimate = nullptr;
   bool verify = true;
   bool fold = true;  // devices that do the same share a program
@@ -74,12 +79,15 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
                              const CompileOptions& options);
 
 // The passes of Compile that leave a graph, in their order; what comes after makes the plan of it.
-// `ops` outlives the result.
+// In a bidirectional pipeline (sends.placement) split-directions comes first. `ops` outlives the
+// result.
 std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends = {},
-                                DType precision = DType::kF32);
+                                DType precision = DType::kF32,
+                                int64_t sub_batch_bytes = kLeastSubBatchBytes);
 
 // The same without split-sends, for graphs whose stages are not yet those of a plan: MeasureWork
-// charges what that pass would do (search/stage_work.h).
+// charges what that pass would do (search/stage_work.h). Neither are batches split: it takes all
+// communication within phases to be waited for.
 std::vector<Pass> EstimatePasses(const graph::OpRegistry& ops, DType precision = DType::kF32);
 
 // Names what a graph computes, whatever its layout (meshes, shardings and stages): plans of one

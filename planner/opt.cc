@@ -13,6 +13,7 @@
 #include "graph/verify.h"
 #include "planner/compile.h"
 #include "planner/sharding/propagate.h"
+#include "planner/strategy/directions.h"
 #include "planner/strategy/mixed_precision.h"
 
 namespace penstock::planner {
@@ -37,6 +38,7 @@ std::vector<Pass> NamedPasses(const graph::OpRegistry& ops) {
        [&ops](graph::Graph& graph) { return MixPrecision(ops, DType::kBF16, graph); }},
       {"mixed-precision:f16",
        [&ops](graph::Graph& graph) { return MixPrecision(ops, DType::kF16, graph); }},
+      {"split-directions", [](graph::Graph& graph) { return SplitDirections(graph); }},
       PropagatePass("propagate:op-priority", PropagationLevel::kOpPriority),
       PropagatePass("propagate:aggressive", PropagationLevel::kAggressive),
       PropagatePass("propagate:basic", PropagationLevel::kBasic),

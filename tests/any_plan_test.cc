@@ -2,6 +2,7 @@
 // parallelism gives the losses of one device at every step, and twice the same plan gives the same
 // bits.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -129,6 +131,9 @@ const Layout kLayouts[] = {
     {"pp=2,vpp=2", 2, 4, "1f1b"},
     {"pp=2,vpp=3", 2, 4, "gpipe"},
     {"tp=2,pp=2,vpp=2", 4, 2, "1f1b"},
+    {"pp=2", 2, 4, "dualpipe"},
+    {"dp=2,pp=2,zero=3,recompute=full", 4, 4, "dualpipe"},
+    {"tp=2,pp=2,sp=true,offload=all", 4, 4, "chimera"},
     {"dp=2,zero=1", 2, 1, "1f1b"},
     {"dp=4,zero=1", 4, 4, "1f1b"},
     {"dp=2,zero=2", 2, 4, "1f1b"},
@@ -179,6 +184,10 @@ const Layout kLayouts[] = {
     {"dp=4,zero=3,offload=all", 4, 4, "1f1b"},
     {"cp=2,pp=2,offload=activations", 4, 4, "1f1b"},
     {"tp=2,sp=true,recompute=full,offload=all", 2, 4, "1f1b"},
+    {"tp=2,subbatches=2", 2, 1, "1f1b"},
+    {"tp=2,sp=true,subbatches=4", 2, 4, "1f1b"},
+    {"dp=2,tp=2,pp=2,recompute=full,subbatches=2", 8, 2, "1f1b"},
+    {"cp=2,tp=2,ulysses=true,subbatches=2", 4, 1, "1f1b"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Layouts, AnyPlanTest, ::testing::ValuesIn(kLayouts),
@@ -241,6 +250,7 @@ const Layout kLlamaLayouts[] = {
     {"tp=4,sp=true", 4, 2, "1f1b"},
     {"dp=2,tp=4,zero=2", 8, 2, "1f1b"},
     {"tp=4,pp=2,recompute=full", 8, 4, "1f1b"},
+    {"tp=4,zero=1,dp=2,subbatches=2", 8, 2, "1f1b"},
 };
 
 TEST(AnyPlanOfLlamaTest, AgreesToNineDigits) {
@@ -287,6 +297,7 @@ const Layout kExpertLayouts[] = {
     {"dp=4,ep=4,recompute=full", 4, 2, "1f1b"},
     {"dp=2,tp=2,ep=2,recompute=selective", 4, 2, "1f1b"},
     {"dp=2,pp=2,ep=2,offload=all", 4, 4, "1f1b"},
+    {"dp=2,tp=2,ep=2,subbatches=2", 4, 2, "1f1b"},
 };
 
 struct ExpertSettings {
@@ -365,6 +376,31 @@ TEST(ExpertsExampleTest, LossFallsBelowTheUnigramEntropy) {
   EXPECT_FALSE(summary["sample"].get<std::string>().empty());
 }
 
+// Every policy with a process a stage: the bits of one process, and the losses of one device.
+class AnyPolicyInProcessesTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(AnyPolicyInProcessesTest, GivesTheLossesOfOneDevice) {
+  const std::string small = kConstantRate +
+                            " --set model.layers=8 --set model.width=32 --set model.heads=2 --set "
+                            "model.context=16";
+  constexpr int kFewSteps = 4;
+  const Layout layout = {"pp=4", 4, 8, GetParam()};
+  const std::vector<double> losses = Losses(layout, small + " --procs 4", kFewSteps);
+  EXPECT_EQ(losses, Losses(layout, small, kFewSteps));
+  ExpectSameLosses(Losses(kOneDevice, small, kFewSteps), losses, 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, AnyPolicyInProcessesTest,
+                         ::testing::Values("gpipe", "1f1b", "eager-1f1b", "interleaved",
+                                           "looped-bfs", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v",
+                                           "v-half", "v-min", "dualpipe", "dualpipev", "chimera",
+                                           "auto"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
 // What a user states of single values, by pattern.
 TEST(AnyPlanHintsTest, GiveTheLossesOfOneDevice) {
   const std::vector<double> one = Losses(kOneDevice, kConstantRate, 10);
@@ -436,6 +472,25 @@ TEST(AnyPlanInMixedPrecisionTest, GivesTheLossesOfOneDeviceAndOfF32) {
   constexpr int kManySteps = 200;
   const std::vector<double> exact = Losses(kOneDevice, small, kManySteps);
   ExpectSameLosses(exact, Losses(kOneDevice, mixed, kManySteps), 2e-2);
+  const std::string f16 = small + "--set 'train.dtype=\"f16\"'";
+  ExpectSameLosses(exact, Losses(kOneDevice, f16, kManySteps), 2e-2);
+}
+
+// Gradients that devices add up in 16 bits are rounded on one device, too.
+TEST(AnyPlanWithSmallGradientsTest, GivesTheLossesOfOneDevice) {
+  const std::string small = kConstantRate +
+                            " --set model.layers=2 --set model.width=64 --set model.heads=2 --set "
+                            "model.context=32 --set 'train.gradient_dtype=\"bf16\"' ";
+  for (const std::string_view dtype : {"f32", "f16"}) {
+    const std::string settings = small + StrCat("--set 'train.dtype=\"", dtype, "\"'");
+    const std::vector<double> one = Losses(kOneDevice, settings, kSteps);
+    for (const Layout& layout :
+         {Layout{"dp=2", 2, 4, "1f1b"}, Layout{"dp=2,tp=2,pp=2", 8, 4, "1f1b"},
+          Layout{"dp=4,zero=3", 4, 2, "1f1b"}, Layout{"dp=2,zero=2", 2, 1, "1f1b"}}) {
+      SCOPED_TRACE(StrCat(Name(layout), " ", dtype));
+      ExpectSameLosses(one, Losses(layout, settings, kSteps), 1e-3);
+    }
+  }
 }
 
 // --- The plan of the demo's model ----------------------------------------------------------------
@@ -508,6 +563,7 @@ TEST(AnyPlanEmulatedTest, GivesTheBitsOfCpuDevices) {
            Layout{"pp=2,vpp=2", 2, 4, "1f1b"},
            Layout{"dp=4,zero=3", 4, 4, "1f1b"},
            Layout{"tp=2,sp=true,recompute=full,offload=all", 2, 4, "1f1b"},
+           Layout{"pp=2", 2, 4, "dualpipe"},
        }) {
     SCOPED_TRACE(Name(layout));
     const planner::Plan plan = DemoPlan(layout, kContext);

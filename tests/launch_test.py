@@ -7,6 +7,7 @@ PENSTOCK_COMMAND names the command (default: build/bin/penstock).
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -70,11 +71,16 @@ class LaunchTest(unittest.TestCase):
         self.program.chmod(0o700)
 
     def node_programs(self):
-        """The nodes themselves, without the shells and clients that mention them."""
+        """The nodes themselves, without the shells, clients and the agent that mention them."""
+        return self.programs(is_agent=False)
+
+    def programs(self, is_agent):
         found = []
         for pid in processes_with(f"{self.mark} node"):
             try:
-                if os.path.samefile(f"/proc/{pid}/exe", PENSTOCK):
+                words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if (os.path.samefile(f"/proc/{pid}/exe", PENSTOCK) and
+                        (b"--slots" in words) == is_agent):
                     found.append(pid)
             except OSError:
                 pass
@@ -88,6 +94,18 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(losses(there.stdout), losses_here(PENSTOCK, self.job))
         self.assertRegex(there.stderr, r"launch: 2 processes on 1 host through \S*/ssh\n")
         self.assertEqual(there.stderr.count("joined: rank "), 2)
+        await_true(lambda: not self.node_programs(), "the end of the nodes")
+
+    def test_one_connection_starts_the_slots_of_a_host(self):
+        run = self.start_long()
+        clients = [pid for pid in processes_with(self.mark)
+                   if os.path.samefile(f"/proc/{pid}/exe", shutil.which("ssh"))]
+        self.assertEqual(len(clients), 1)
+        # With the agent end its nodes.
+        os.kill(self.programs(is_agent=True)[0], signal.SIGKILL)
+        _, errors = run.communicate(timeout=PATIENCE_S)
+        self.assertEqual(run.returncode, 128 + signal.SIGKILL, errors)
+        self.assertRegex(errors, r"penstock: node \d .*was killed by signal 9 \(Killed\)")
         await_true(lambda: not self.node_programs(), "the end of the nodes")
 
     def start_long(self, *run, options=()):
@@ -139,9 +157,9 @@ class LaunchTest(unittest.TestCase):
                          rf"are in {socket.gethostname()}:{log}\):\n(  .*\n)*"
                          rf"penstock: node {rank} \(.*was killed by signal 6 \(Aborted\)")
         self.assertIn("\n  opening the valves\n", errors)
-        # Of both nodes, once.
+        # Of their agent and both nodes, once.
         self.assertRegex(errors, r"\[[01] 127\.0\.0\.1\] opening the valves\n")
-        self.assertRegex(errors, r"\[[01]\] opening the valves \(1 more time\)\n")
+        self.assertRegex(errors, r"\[0-1\] opening the valves \(2 more times\)\n")
         # The file is the node's own, and has what UCX says.
         self.assertIn("UCX", log.read_text())
         self.assertEqual(log.stat().st_mode & 0o777, 0o600)

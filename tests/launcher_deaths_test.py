@@ -156,7 +156,7 @@ class LocalDeathTest(DeathTest):
         self.launch()
         begin = time.monotonic()
         os.kill(self.node(1), signal.SIGSTOP)
-        self.check_named(begin, r"penstock: node 1 \(pid \d+ on \S+\) has not answered for 3s", 1)
+        self.check_named(begin, r"penstock: node 1 \(pid \d+ on \S+\) has not answered for 3\.3s", 1)
 
     def test_a_second_interrupt_ends_the_job_at_once(self):
         self.launch()
@@ -236,7 +236,7 @@ class SshDeathTest(DeathTest):
         self.launch()
         begin = time.monotonic()
         self.switch(2, "down")
-        self.check_named(begin, r"penstock: node 1 \(pid \d+ on host2\) has not answered for 3s", 1)
+        self.check_named(begin, r"penstock: node 1 \(pid \d+ on host2\) has not answered for 3\.3s", 1)
         # Its node has heard nothing either.
         self.assertIn("has gone silent", (self.logs / "host2.1.log").read_text())
 
@@ -269,10 +269,10 @@ class SshDeathTest(DeathTest):
         for log in ("host1.0.log", "host2.1.log"):
             self.assertRegex((self.logs / log).read_text(),
                              r"penstock: the coordinator \(pid \d+ on \S+\) has gone silent")
-        self.check_named(begin, r"penstock: node \d \(pid \d+ on host\d\) has not answered for 3s", 1)
+        self.check_named(begin, r"penstock: node \d \(pid \d+ on host\d\) has not answered for 3\.3s", 1)
 
     # The lengths of the sleeps are what is tested.
-    def test_a_job_survives_pauses_and_losses(self):
+    def test_a_job_survives_pauses_of_two_seconds_and_losses(self):
         steps = 300
         run = ["--", str(self.job), "--set", f"train.steps={steps}", "--set", "train.log_every=1"]
         expected = losses(subprocess.run(
@@ -286,8 +286,10 @@ class SshDeathTest(DeathTest):
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         lines = []
-        # TCP sends again 0.2, 0.6, 1.4 and 3 s after the first loss, and 3 s of silence end a job.
-        for pause_s in (0.5, 1, 1.3):
+        # After 2 s without a link, TCP sends again 3.0 s after it went down, which leaves 0.3 s to
+        # answer: too little where other tests take the cores.
+        longest_s = 1.3 if "CI" in os.environ else 2
+        for pause_s in (0.5, 1, longest_s):
             lines += [process.stdout.readline() for _ in range(20)]
             self.switch(2, "down")
             time.sleep(pause_s)

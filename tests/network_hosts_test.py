@@ -47,11 +47,8 @@ class NetworkHostsTest(unittest.TestCase):
         self.addCleanup(network.close)
         return network
 
-    def check(self, network, nodes_a_host, settings=()):
-        """Trains in one process and over the hosts, and compares."""
-        job = JOB + [word for setting in settings for word in ("--set", setting)]
-        here = subprocess.run([PENSTOCK, "run", *job, "--procs", "1"], capture_output=True,
-                              text=True, timeout=120, check=True)
+    def run_over(self, network, nodes_a_host, job):
+        """Trains over the hosts, and returns what the coordinator prints."""
         environment = {**os.environ, "UCX_TLS": "tcp,self"}
         # In the order of the hosts, as the plan takes them to be.
         places = [host for host in range(len(network.names)) for _ in range(nodes_a_host)]
@@ -85,6 +82,14 @@ class NetworkHostsTest(unittest.TestCase):
             self.assertIn("interface eth0", text)
         self.assertEqual(errors.count("interface eth0"), len(places))
         self.assertEqual(len(losses(output)), STEPS)
+        return output
+
+    def check(self, network, nodes_a_host, settings=()):
+        """Trains in one process and over the hosts, and compares."""
+        job = JOB + [word for setting in settings for word in ("--set", setting)]
+        here = subprocess.run([PENSTOCK, "run", *job, "--procs", "1"], capture_output=True,
+                              text=True, timeout=120, check=True)
+        output = self.run_over(network, nodes_a_host, job)
         self.assertEqual(losses(output), losses(here.stdout))
 
     def test_nodes_that_no_network_joins_say_so(self):
@@ -126,6 +131,25 @@ class NetworkHostsTest(unittest.TestCase):
 
     def test_four_hosts_give_the_losses_of_one(self):
         self.check(self.join(4), nodes_a_host=1)
+
+    def test_sub_batches_hide_communication(self):
+        """Loosely, as other programs may use the cores: the best of a few runs of each."""
+        network = self.join(2)
+
+        def measure(strategy):
+            with tempfile.TemporaryDirectory() as folder:
+                output = self.run_over(network, 1, [
+                    *JOB, "--set", f'parallel.strategy="{strategy}"', "--devices", "2", "--set",
+                    "cluster.threads=1", "--trace", f"{folder}/trace"])
+            path = json.loads(output.splitlines()[-1])["summary"]["mean_critical_path"]
+            return path["exposed_communication_s"], losses(output)
+
+        runs = [(measure("tp=2"), measure("tp=2,subbatches=2")) for _ in range(2)]
+        for (_, whole), (_, halves) in runs:
+            for one, other in zip(whole, halves):
+                self.assertAlmostEqual(one, other, delta=1e-4 * one)
+        whole, halves = (min(run[i][0] for run in runs) for i in range(2))
+        self.assertLess(halves, 0.9 * whole)
 
     def test_two_hosts_of_two_processes_sum_hierarchically(self):
         settings = ['parallel.strategy="dp=4"', "cluster.hosts=2"]

@@ -27,6 +27,7 @@
 #include "planner/policy/order_csv.h"
 #include "planner/policy/pipeline.h"
 #include "planner/simulator/simulate_plan.h"
+#include "planner/strategy/directions.h"
 #include "planner/strategy/stages.h"
 #include "planner/strategy/strategy.h"
 #include "tests/support/watched_device.h"
@@ -266,17 +267,17 @@ class PoliciesTest : public ::testing::Test {
 class NamedPolicyTest : public PoliciesTest, public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(NamedPolicyTest, TrainsWithTheNumbersOfOneDeviceInThePlannedOrder) {
-  const planner::PolicyNeeds needs = policies_.Find(GetParam())->needs();
   planner::Strategy strategy;
   strategy.pp = 4;
-  strategy.vpp = needs.min_chunks;
+  strategy.vpp = planner::StagesPerGroup(*policies_.Find(GetParam()));
   ExpectTrains(strategy, GetParam(), policies_);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, NamedPolicyTest,
                          ::testing::Values("gpipe", "1f1b", "eager-1f1b", "interleaved",
                                            "looped-bfs", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v",
-                                           "v-half", "v-min", "dualpipev", "auto"),
+                                           "v-half", "v-min", "dualpipev", "chimera", "dualpipe",
+                                           "auto"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -285,27 +286,34 @@ INSTANTIATE_TEST_SUITE_P(All, NamedPolicyTest,
 
 // Orders that were written to a file and read again.
 TEST_F(PoliciesTest, OrdersOfAFileTrainToo) {
-  const planner::Pipeline pipeline =
-      *planner::MakePipeline({.num_groups = 4, .num_microbatches = kMicrobatches});
-  const std::string csv =
-      planner::OrdersToCsv(pipeline, *planner::PlanPipeline(*policies_.Find("zb-h2"), pipeline));
-  planner::PolicyRegistry policies = policies_;
-  ASSERT_TRUE(
-      policies.Add(planner::MakeOrdersPolicy("o.csv", *planner::ParseOrdersCsv(csv, "o.csv")))
-          .ok());
-  planner::Strategy strategy;
-  strategy.pp = 4;
-  ExpectTrains(strategy, "o.csv", policies);
+  for (const char* name : {"zb-h2", "dualpipe"}) {
+    SCOPED_TRACE(name);
+    const planner::Policy& policy = *policies_.Find(name);
+    const planner::PolicyNeeds needs = policy.needs();
+    const planner::Pipeline pipeline = *planner::MakePipeline({.num_groups = 4,
+                                                               .num_microbatches = kMicrobatches,
+                                                               .num_chunks = needs.min_chunks,
+                                                               .placement = *needs.placement});
+    const std::string csv =
+        planner::OrdersToCsv(pipeline, *planner::PlanPipeline(policy, pipeline));
+    planner::PolicyRegistry policies = policies_;
+    ASSERT_TRUE(
+        policies.Add(planner::MakeOrdersPolicy("o.csv", *planner::ParseOrdersCsv(csv, "o.csv")))
+            .ok());
+    planner::Strategy strategy;
+    strategy.pp = 4;
+    ExpectTrains(strategy, "o.csv", policies);
+  }
 }
 
 // Stages on the groups of devices in another order: the first of the pipeline on device 2.
 TEST_F(PoliciesTest, GroupsOfDevicesInAnyOrderTrainToo) {
   const std::vector<int> device_groups = {2, 0, 3, 1};
-  for (const char* policy : {"1f1b", "zb-v"}) {
+  for (const char* policy : {"1f1b", "zb-v", "dualpipe"}) {
     SCOPED_TRACE(policy);
     planner::Strategy strategy;
     strategy.pp = 4;
-    strategy.vpp = policies_.Find(policy)->needs().min_chunks;
+    strategy.vpp = planner::StagesPerGroup(*policies_.Find(policy));
     ExpectTrains(strategy, policy, policies_, device_groups);
     const Plan plan = PlanOf(strategy, policy, policies_, device_groups);
     const auto embedding =
@@ -313,25 +321,6 @@ TEST_F(PoliciesTest, GroupsOfDevicesInAnyOrderTrainToo) {
                      [](const planner::StatePlan& state) { return state.name == "wte"; });
     ASSERT_NE(embedding, plan.states.end());
     EXPECT_EQ(embedding->placements[0].device, 2u);
-  }
-}
-
-// They are shown, and refused where they would run.
-TEST_F(PoliciesTest, PlansHaveEachStageOnOneGroup) {
-  const graph::Model& model = *models_.FindModel("gpt");
-  for (const std::string policy : {"chimera", "dualpipe"}) {
-    graph::Graph graph = *graph::BuildTrainingGraph(
-        ops_, *graph::BuildModelGraph(ops_, model, model.defaults, graph::ModelUse::kTrain, kBatch),
-        {});
-    ASSERT_TRUE(planner::AssignStages(4, graph).ok());
-    planner::CompileOptions options;
-    options.policy = policy;
-    options.policies = &policies_;
-    options.kernels = kernels::TraitsOf(kernels_, 1);
-    options.chunks_per_group = 2;
-    const absl::Status status = planner::Compile(ops_, std::move(graph), options).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
-    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("on two groups of devices"));
   }
 }
 

@@ -191,6 +191,7 @@ planner::CompileOptions CompileOptionsOf(const Registries& registries, const Ran
   options.chunks_per_group = test.chunks_per_group;
   // The tensors are small: without latency, three quarters of the cases split what they send.
   if (test.seed % 4 != 1) options.send_costs.collective = 0;
+  options.sub_batch_bytes = 0;
   return options;
 }
 
@@ -397,11 +398,12 @@ std::string ShrunkReport(const Registries& registries, Processes* processes, con
                 Describe(shrunk));
 }
 
-// What lower-reshards makes.
+// What lower-reshards and split-batches make.
 bool IsRedistribution(std::string_view op) {
   static constexpr std::string_view kNames[] = {
-      "local_slice",    "all_gather", "all_to_all",          "permute",       "all_reduce",
-      "reduce_scatter", "accumulate", "gather_microbatches", "halo_exchange", "receive"};
+      "local_slice",   "all_gather",     "all_to_all",      "permute",
+      "all_reduce",    "reduce_scatter", "accumulate",      "gather_microbatches",
+      "halo_exchange", "receive",        "join_sub_batches"};
   return std::find(std::begin(kNames), std::end(kNames), op) != std::end(kNames);
 }
 
@@ -534,7 +536,7 @@ std::map<std::string, int> CountCase(const Registries& registries, const RandomC
   std::optional<Graph> propagated;
   std::string unsplit;
   options.passes.dump_after = {"propagate", "decompose", "insert-reshards", "split-sends",
-                               "lower-reshards"};
+                               "split-batches"};
   options.passes.on_dump = [&](std::string_view pass, std::string_view text) {
     if (pass == "insert-reshards") unsplit = text;
     if (pass == "split-sends" && text != unsplit) ++counts["split sends"];
@@ -542,7 +544,7 @@ std::map<std::string, int> CountCase(const Registries& registries, const RandomC
     ASSERT_TRUE(dumped.ok()) << dumped.status();
     if (pass == "propagate") {
       propagated = *std::move(dumped);
-    } else if (pass == "lower-reshards") {
+    } else if (pass == "split-batches") {
       count_live(*dumped, /*is_lowered=*/true);
     } else if (pass == "decompose" && propagated.has_value()) {
       for (const std::string& op : Decomposed(*propagated, *dumped)) ++counts[op];

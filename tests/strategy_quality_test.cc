@@ -37,6 +37,7 @@ struct Setting {
   int64_t layers = 4;
   int64_t width = 256;
   DType precision = DType::kF32;
+  DType gradient_dtype = DType::kF32;
 };
 
 // What ZeRO splits of a model, and what it leaves whole.
@@ -69,7 +70,8 @@ class StrategyQualityTest : public PlannerFixture {
         graph::BuildModelGraph(ops_, gpt_, config, graph::ModelUse::kTrain, kBatch);
     EXPECT_TRUE(forward.ok()) << forward.status();
     num_parameters_ = graph::NumParameters(*forward);
-    absl::StatusOr<graph::Graph> graph = graph::BuildTrainingGraph(ops_, *forward, {});
+    absl::StatusOr<graph::Graph> graph =
+        graph::BuildTrainingGraph(ops_, *forward, {.gradient_dtype = setting.gradient_dtype});
     EXPECT_TRUE(graph.ok()) << graph.status();
     const auto strategy = planner::ParseStrategy(setting.strategy);
     EXPECT_TRUE(strategy.ok()) << strategy.status();
@@ -148,6 +150,13 @@ class StrategyQualityTest : public PlannerFixture {
     return bytes;
   }
 
+  static int64_t CountKernels(const Plan& plan, std::string_view op) {
+    const std::vector<planner::ActorPlan>& actors = plan.devices[0].actors;
+    return std::count_if(actors.begin(), actors.end(), [&](const planner::ActorPlan& actor) {
+      return actor.kernel != planner::kNone && plan.kernels[actor.kernel].op == op;
+    });
+  }
+
   // Of registers that a device's forward phase makes and its backward phase reads; a slot each.
   static int64_t StashBytes(const Plan& plan, uint32_t device = 0) {
     const planner::DevicePlan& program = plan.devices[device];
@@ -190,6 +199,29 @@ TEST_F(StrategyQualityTest, TensorParallel) {
                                 Traffic{4 * setting.layers + 5,
                                         (4 * setting.layers + 2) * activation + 3 * per_token}),
                            Pair("all_reduce scalar", Traffic{1, 4})));
+}
+
+// Each sum of activations is reduced in as many parts: the same bytes, and hardly more memory. The
+// sums of the split loss are too small for that.
+TEST_F(StrategyQualityTest, TensorParallelInSubBatches) {
+  const Setting setting = {"tp=2"};
+  const Plan whole = PlanOf(setting);
+  const int64_t activation = kBatch * kContext * setting.width * 4;
+  const int64_t per_token = kBatch * kContext * 4;
+  const int64_t sums = 4 * setting.layers + 2;
+  for (const int64_t count : {2, 4}) {
+    SCOPED_TRACE(count);
+    const Plan plan = PlanOf({StrCat("tp=2,subbatches=", count)});
+    EXPECT_THAT(TrafficOf(plan),
+                UnorderedElementsAre(Pair("all_reduce", Traffic{count * sums + 3,
+                                                                sums * activation + 3 * per_token}),
+                                     Pair("all_reduce scalar", Traffic{1, 4})));
+    EXPECT_EQ(StashBytes(plan), StashBytes(whole));
+    EXPECT_LT(static_cast<double>(plan.devices[0].arena_bytes),
+              1.08 * static_cast<double>(whole.devices[0].arena_bytes));
+    // What is whole is not copied to be read in parts.
+    EXPECT_EQ(CountKernels(plan, "local_slice"), CountKernels(whole, "local_slice"));
+  }
 }
 
 // Each all_reduce of tensor parallelism becomes a reduce_scatter and an all_gather; 2 more
@@ -331,6 +363,29 @@ TEST_F(StrategyQualityTest, FullyShardedDataParallelInMixedPrecision) {
 // In each layer c - 1 exchanges of keys and values forward; backward as many again, and as many of
 // the gradients that follow them. Beside them only gradients are summed, once; those of the
 // positions belong to a part of the sequence, and are not.
+// Gradients in 16 bits take half the bytes. Those of several micro-batches are rounded after the
+// last one, and then reduced tensor by tensor.
+TEST_F(StrategyQualityTest, GradientsIn16Bits) {
+  for (const std::string_view strategy : {"dp=4", "dp=4,zero=1", "dp=4,zero=2", "dp=4,zero=3"}) {
+    for (const int64_t microbatches : {1, 4}) {
+      SCOPED_TRACE(StrCat(strategy, ", ", microbatches));
+      Setting setting = {std::string(strategy), microbatches, kLayerBucket};
+      const std::map<std::string, Traffic> f32 = TrafficOf(PlanOf(setting));
+      setting.gradient_dtype = DType::kBF16;
+      const std::map<std::string, Traffic> bf16 = TrafficOf(PlanOf(setting));
+      for (const auto& [kind, traffic] : f32) {
+        SCOPED_TRACE(kind);
+        ASSERT_TRUE(bf16.contains(kind));
+        const bool are_gradients = kind == "all_reduce" || kind == "reduce_scatter";
+        EXPECT_LE(bf16.at(kind).bytes, are_gradients ? traffic.bytes / 2 : traffic.bytes);
+        if (microbatches == 1) {
+          EXPECT_LE(bf16.at(kind).count, traffic.count);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(StrategyQualityTest, RingAttention) {
   for (const int64_t cp : {2, 4}) {
     Setting setting = {StrCat("cp=", cp)};

@@ -4,7 +4,8 @@
 // next answer together.
 //
 // Thread rule: Ask may be called by any thread; replies and the source are called by a thread of
-// the object. Invariant: each question is replied to once, those that are left by Stop.
+// the object. Invariant: each question is replied to once, those that are left by Stop. Where the
+// system gives no thread, all are refused.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_ANSWERS_H_
 #define PENSTOCK_ACTORS_CLUSTER_ANSWERS_H_
@@ -19,6 +20,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
+#include "base/start_thread.h"
+
 namespace penstock::actors {
 
 template <typename T>
@@ -31,7 +34,15 @@ class Answers {
   using Source = std::function<absl::StatusOr<T>()>;
   using Reply = std::function<void(const absl::StatusOr<T>& answer)>;
 
-  explicit Answers(Source source) : source_(std::move(source)), thread_([this] { Main(); }) {}
+  explicit Answers(Source source) : source_(std::move(source)) {
+    absl::StatusOr<std::thread> thread = StartThread("answers", [this] { Main(); });
+    if (thread.ok()) {
+      thread_ = *std::move(thread);
+    } else {
+      const absl::MutexLock lock(&mutex_);
+      refusal_ = thread.status();
+    }
+  }
   ~Answers() { Stop(); }
   Answers(const Answers&) = delete;
   Answers& operator=(const Answers&) = delete;
@@ -41,8 +52,8 @@ class Answers {
     absl::Status refusal;
     {
       const absl::MutexLock lock(&mutex_);
-      if (is_stopping_) {
-        refusal = absl::UnavailableError("the job is ending");
+      if (!refusal_.ok()) {
+        refusal = refusal_;
       } else if (waiting_.size() >= kMaxWaiting) {
         refusal = absl::ResourceExhaustedError("too many questions wait for an answer");
       } else {
@@ -57,7 +68,7 @@ class Answers {
   void Stop() {
     {
       const absl::MutexLock lock(&mutex_);
-      is_stopping_ = true;
+      if (refusal_.ok()) refusal_ = absl::UnavailableError("the job is ending");
     }
     if (thread_.joinable()) thread_.join();
   }
@@ -65,28 +76,27 @@ class Answers {
  private:
   void Main() {
     const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return is_stopping_ || !waiting_.empty();
+      return !refusal_.ok() || !waiting_.empty();
     };
     while (true) {
       std::vector<Reply> replies;
-      bool is_last = false;
+      absl::Status refusal;
       {
         const absl::MutexLock lock(&mutex_, absl::Condition(&has_work));
         replies = std::exchange(waiting_, {});
-        is_last = is_stopping_;
+        refusal = refusal_;
       }
-      const absl::StatusOr<T> answer =
-          is_last ? absl::UnavailableError("the job is ending") : source_();
+      const absl::StatusOr<T> answer = refusal.ok() ? source_() : refusal;
       for (const Reply& reply : replies) reply(answer);
-      if (is_last) return;
+      if (!refusal.ok()) return;
     }
   }
 
   const Source source_;
   absl::Mutex mutex_;
   std::vector<Reply> waiting_ ABSL_GUARDED_BY(mutex_);
-  bool is_stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last: it uses all of the above
+  absl::Status refusal_ ABSL_GUARDED_BY(mutex_);  // OK: questions are answered
+  std::thread thread_;                            // last: it uses all of the above
 };
 
 }  // namespace penstock::actors

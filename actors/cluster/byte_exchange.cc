@@ -107,7 +107,6 @@ absl::StatusOr<bool> ByteExchange::Advance(Stream& stream, size_t chunk_bytes) {
   return has_moved;
 }
 
-// Sleeps if there is nothing to do.
 void ByteExchange::Progress() {
   if (endpoint_.Progress()) return;
   Waker& waker = stopper_.waker_;

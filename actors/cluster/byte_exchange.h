@@ -66,6 +66,9 @@ class ByteExchange {
   // Goes on for the peers, whose messages may need this side.
   void Linger(absl::Duration timeout);
 
+  // Moves messages along; sleeps if there is nothing to do, for a moment.
+  void Progress();
+
  private:
   struct Slot {
     transport::Request request;
@@ -85,7 +88,6 @@ class ByteExchange {
 
   // Handles what is done and posts what is next. Returns whether anything changed.
   absl::StatusOr<bool> Advance(Stream& stream, size_t chunk_bytes);
-  void Progress();
 
   transport::Transport& transport_;
   transport::Endpoint& endpoint_;

@@ -109,10 +109,13 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildCommand& command) {
   const absl::Status forked = child.pid_ < 0 ? FromErrno("fork") : absl::OkStatus();
   close(std::exchange(output.ends[1], -1));
   close(std::exchange(error.ends[1], -1));
-  int code = 0;
-  const bool has_failed = forked.ok() && read(error.ends[0], &code, sizeof(code)) == sizeof(code);
   if (!forked.ok()) return forked;
-  if (has_failed) {
+  int code = 0;
+  ssize_t num_read = 0;
+  do {
+    num_read = read(error.ends[0], &code, sizeof(code));
+  } while (num_read < 0 && errno == EINTR);
+  if (num_read == sizeof(code)) {
     return absl::NotFoundError(StrCat("starting ", command.arguments[0], ": ", strerror(code)));
   }
   child.exit_fd_ = static_cast<int>(syscall(SYS_pidfd_open, child.pid_, 0));

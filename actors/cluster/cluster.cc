@@ -14,6 +14,7 @@
 #include "actors/cluster/cluster_access_internal.h"
 #include "actors/cluster/cluster_actors_internal.h"
 #include "actors/cluster/cluster_engine_internal.h"
+#include "actors/cluster/cluster_probe_internal.h"
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/node_supervisor_internal.h"
@@ -84,6 +85,16 @@ class Cluster::Impl {
     return traffic;
   }
 
+  absl::StatusOr<ClusterFigures> Probe(absl::Duration timeout) {
+    absl::StatusOr<ClusterFigures> figures = absl::UnknownError("");
+    RETURN_IF_ERROR(
+        access_->With([&](control::ControlLoop& loop, NodeSupervisor& supervisor) -> absl::Status {
+          figures = ProbeNodes(loop, supervisor, timeout);
+          return figures.status();
+        }));
+    return figures;
+  }
+
   absl::Status Stop(const absl::Status& outcome) {
     const absl::MutexLock lock(&stop_mutex_);
     if (loop_ == nullptr) return end_;
@@ -98,7 +109,7 @@ class Cluster::Impl {
         },
         timeout, "the end of the cluster"));
     (void)actors_->pump().Flush(options_.stop_timeout);
-    actors_->Stop();
+    actors_->Stop(options_.stop_timeout);
     loop_ = nullptr;
     if (!supervisor_->loss().ok()) end_ = supervisor_->loss();
     const std::string file = FileOf(supervisor_->address());
@@ -158,8 +169,8 @@ class Cluster::Impl {
     return key;
   }
 
-  // What starts the node of a rank at its place.
-  LaunchCommand CommandOf(uint32_t rank, const NodePlace& place) const {
+  // What starts the node of a rank at its place, or with an agent those of more ranks.
+  LaunchCommand CommandOf(uint32_t rank, uint32_t num_ranks, const NodePlace& place) const {
     std::string address = supervisor_->address();
     if (!place.coordinator_host.empty() && !IsUnixAddress(address)) {
       address = JoinAddress(place.coordinator_host,
@@ -169,6 +180,10 @@ class Cluster::Impl {
     node.insert(node.end(), {"--join", address, "--rank", StrCat(rank)});
     LaunchCommand command;
     command.rank = rank;
+    if (num_ranks > 1) {
+      command.agent_ranks = num_ranks;
+      node.insert(node.end(), {"--slots", StrCat(num_ranks)});
+    }
     if (place.through.empty()) {
       command.arguments = std::move(node);
       command.environment = {{"PENSTOCK_KEY", options_.key}};
@@ -190,6 +205,18 @@ class Cluster::Impl {
     return command;
   }
 
+  // Ranks from `first` on that one agent can start.
+  uint32_t RanksOfAgent(uint32_t first) const {
+    if (options_.places.empty() || !options_.places[first].joins_arguments) return 1;
+    const NodePlace& place = options_.places[first];
+    uint32_t count = 1;
+    for (uint32_t rank = first + 1; rank < options_.num_processes; ++rank, ++count) {
+      const NodePlace& other = options_.places[rank];
+      if (other.is_awaited || other.host != place.host || other.through != place.through) break;
+    }
+    return count;
+  }
+
   // Starts the nodes if the options name a command.
   absl::Status StartProcesses() {
     if (options_.node_command.empty()) return absl::OkStatus();
@@ -199,10 +226,12 @@ class Cluster::Impl {
       topology.Limit(options_.max_cores);
       cores = topology.Deal(static_cast<int>(options_.num_processes), options_.core_sharing);
     }
-    for (uint32_t rank = 0; rank < options_.num_processes; ++rank) {
+    uint32_t num_ranks = 1;
+    for (uint32_t rank = 0; rank < options_.num_processes; rank += num_ranks) {
       const NodePlace place = options_.places.empty() ? NodePlace() : options_.places[rank];
+      num_ranks = RanksOfAgent(rank);
       if (place.is_awaited) continue;
-      LaunchCommand command = CommandOf(rank, place);
+      LaunchCommand command = CommandOf(rank, num_ranks, place);
       if (command.remote_host.empty()) command.cores = cores[rank];
       RETURN_IF_ERROR(loop_->Await(
           [this, &command]() -> control::StatusPromise { return supervisor_->Launch(command); },
@@ -255,6 +284,10 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const ClusterOptions& op
 }
 
 const std::vector<NodeDescription>& Cluster::nodes() const { return impl_->nodes(); }
+
+absl::StatusOr<ClusterFigures> Cluster::Probe(absl::Duration timeout) {
+  return impl_->Probe(timeout);
+}
 
 std::vector<NodeTraffic> Cluster::traffic() const { return impl_->traffic(); }
 

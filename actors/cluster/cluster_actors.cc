@@ -23,7 +23,7 @@ ClusterActors::ClusterActors(OutputPump::OnOutput on_output, RankTable ranks,
 }
 
 ClusterActors::~ClusterActors() {
-  Stop();
+  Stop(absl::ZeroDuration());
   const CafThread thread;
   membership_ = nullptr;
   pump_ = nullptr;
@@ -31,7 +31,7 @@ ClusterActors::~ClusterActors() {
 }
 
 // The supervisor first: nothing is restarted any more.
-void ClusterActors::Stop() {
+void ClusterActors::Stop(absl::Duration reader_timeout) {
   if (!supervisor_) return;
   const CafThread thread;
   {
@@ -41,7 +41,7 @@ void ClusterActors::Stop() {
     supervisor_ = nullptr;
   }
   membership_->Stop();
-  pump_->Stop();
+  (void)pump_->Stop(reader_timeout);
 }
 
 }  // namespace penstock::actors

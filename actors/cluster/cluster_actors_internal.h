@@ -2,7 +2,8 @@
 // their connections is not among them: it belongs to the event loop of Cap'n Proto.
 //
 // Thread rule: the constructor and Stop on one thread; the rest is thread-safe between them.
-// Invariant: after Stop none of them is left; their threads end with this.
+// Invariant: after Stop none of them is left, but a pump whose reader has not returned; their
+// threads end with this, which waits for the reader.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_CLUSTER_ACTORS_INTERNAL_H_
 #define PENSTOCK_ACTORS_CLUSTER_CLUSTER_ACTORS_INTERNAL_H_
@@ -11,6 +12,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "caf/all.hpp"
 
 #include "actors/cluster/membership_internal.h"
@@ -35,7 +37,8 @@ class ClusterActors {
   // Where actors around the cluster's engines live, too; also after Stop.
   caf::actor_system& system() { return *system_; }
 
-  void Stop();
+  // Waits so long for the reader of the output.
+  void Stop(absl::Duration reader_timeout);
 
  private:
   caf::actor_system_config config_;

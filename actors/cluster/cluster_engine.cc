@@ -8,6 +8,7 @@
 #include "actors/cluster/cluster_engine_internal.h"
 #include "actors/cluster/cluster_kept_states_internal.h"
 #include "actors/cluster/connection_internal.h"
+#include "actors/cluster/node_calls_internal.h"
 #include "actors/cluster/plan_slice.h"
 #include "actors/cluster/read_tiles_internal.h"
 #include "actors/cluster/state_exchange_internal.h"
@@ -24,12 +25,10 @@ namespace penstock::actors {
 namespace {
 
 using control::AsData;
-using control::AsText;
 
 // For the orderly end of a session in its nodes; the end of the job does not wait for more.
 constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
 // What is taken from a node: the address of its transport, and lines of its description.
-constexpr size_t kMaxAddressBytes = size_t{1} << 20;
 constexpr size_t kMaxWaits = 16384;
 constexpr int kClockReadings = 16;  // for one anchor
 
@@ -200,14 +199,8 @@ control::StatusPromise ClusterEngine::OpenNode(
   spec.setSharesCores(crowded_hosts_.contains(hosts_[rank]));
   call.setObserver(session_->MakeObserver(rank));
   return control::StatusOf(call.send(),
-                           [addresses, rank](auto&& response) -> absl::Status {
-                             const auto address = response.getAddress();
-                             if (address.size() > kMaxAddressBytes) {
-                               return absl::InternalError(
-                                   StrCat("sent an address of ", address.size(), " bytes"));
-                             }
-                             (*addresses)[rank] = AsText(address);
-                             return absl::OkStatus();
+                           [addresses, rank](auto&& response) {
+                             return TakeAddress(response.getAddress(), &(*addresses)[rank]);
                            })
       .attach(std::move(offered));
 }
@@ -220,7 +213,7 @@ void ClusterEngine::Stop() {
       [&]() -> control::StatusPromise {
         session_->End();
         supervisor_.EndSession(session_);
-        if (!supervisor_.loss().ok()) return absl::OkStatus();
+        if (supervisor_.has_ended()) return absl::OkStatus();
         return calls_.ForAll([&](uint32_t, control::Node::Client& node) {
           auto call = node.closeRequest();
           call.setGeneration(session_->generation());
@@ -234,7 +227,7 @@ void ClusterEngine::Stop() {
 
 void ClusterEngine::Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) {
   loop_.Post([&supervisor = supervisor_, session = session_, step, buffers] {
-    if (session->is_over() || !supervisor.loss().ok()) return;
+    if (session->is_over() || supervisor.has_ended()) return;
     session->Submit(step, buffers);
     for (uint32_t rank = 0; rank < session->num_processes(); ++rank) {
       KJ_IF_MAYBE (node, supervisor.NodeOf(rank)) {

@@ -104,6 +104,18 @@ interface Node {
   # What the devices do. It is answered beside all other calls.
   inspect @20 (generation :UInt32, timeoutMs :UInt32) -> (devices :List(DeviceState),
                                                           residentBytes :UInt64, status :Status);
+  # Measures how fast the node computes, and its links to the other nodes of an exchange, which
+  # measure theirs at the same time. `addresses` are those of all, by rank. The figures of a link
+  # come from its lower rank.
+  probe @21 (exchange :UInt32, addresses :List(Data), timeoutMs :UInt64)
+      -> (flopsPerS :Float64, links :List(LinkFigures), status :Status);
+}
+
+# Between the node and another one: see link_probe.h.
+struct LinkFigures {
+  rank @0 :UInt32;
+  bytesPerS @1 :Float64;
+  latencyS @2 :Float64;
 }
 
 # Both numbers in the order of keepStates.
@@ -216,6 +228,15 @@ struct DeviceState {
   waits @8 :List(DeviceWait);
   collectiveNs @9 :Int64;
   transferNs @10 :Int64;
+  microbatches @11 :Int64;
+  channels @12 :ChannelUse;
+}
+
+struct ChannelUse {
+  credits @0 :UInt64;
+  creditsInUse @1 :UInt64;
+  tokensWaiting @2 :UInt64;
+  bytesInUse @3 :UInt64;
 }
 
 struct DeviceWait {
@@ -244,6 +265,7 @@ struct JobStatus {
   waits @15 :List(ActorWait);
   roots @16 :List(UInt32);
   cycles @17 :List(List(UInt32));
+  microbatches @18 :Int64;
 
   struct Process {
     rank @0 :UInt32;

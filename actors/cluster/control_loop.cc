@@ -13,6 +13,8 @@
 
 #include "actors/cluster/control_loop_internal.h"
 #include "base/await.h"
+#include "base/start_thread.h"
+#include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::actors::control {
@@ -32,7 +34,8 @@ absl::StatusOr<std::unique_ptr<ControlLoop>> ControlLoop::Start() {
   if (loop->event_fd_ < 0) {
     return absl::ResourceExhaustedError(StrCat("eventfd: ", strerror(errno)));
   }
-  loop->thread_ = std::thread([self = loop.get()] { self->Main(); });
+  ASSIGN_OR_RETURN(loop->thread_,
+                   StartThread("the control plane", [self = loop.get()] { self->Main(); }));
   return loop;
 }
 

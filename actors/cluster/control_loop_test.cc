@@ -1,14 +1,25 @@
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <chrono>
+#include <fstream>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include <kj/common.h>
 #include <kj/debug.h>
 
+#include "actors/cluster/answers.h"
 #include "actors/cluster/control_loop_internal.h"
+#include "base/start_thread.h"
+#include "tests/support/sanitizers.h"
 
 namespace penstock::actors::control {
 namespace {
@@ -39,6 +50,52 @@ TEST_F(ControlLoopTest, AwaitReturnsWhatTheWorkEndsWith) {
       []() -> StatusPromise { return KJ_EXCEPTION(FAILED, "penstock status 5: no such thing"); },
       absl::Seconds(10), "a search");
   EXPECT_EQ(thrown.code(), absl::StatusCode::kInternal);
+}
+
+// Leaves address space for little more, and not for the stack of a thread. Threads that wait for
+// its end take the stacks that are left of others.
+class NoThreads {
+ public:
+  NoThreads() {
+    getrlimit(RLIMIT_AS, &before_);
+    rlim_t num_pages = 0;
+    std::ifstream("/proc/self/statm") >> num_pages;
+    const rlim_t in_use = num_pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
+    const rlimit tight = {in_use + (rlim_t{3} << 20), before_.rlim_max};
+    setrlimit(RLIMIT_AS, &tight);
+    end_.lock();
+    while (true) {
+      auto thread = StartThread("nothing", [this] { const std::lock_guard lock(end_); });
+      if (!thread.ok()) break;
+      threads_.push_back(*std::move(thread));
+    }
+  }
+  ~NoThreads() {
+    setrlimit(RLIMIT_AS, &before_);
+    end_.unlock();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  rlimit before_ = {};
+  std::mutex end_;
+  std::vector<std::thread> threads_;
+};
+
+TEST(ControlLoopStartTest, WithoutAThreadItIsAnError) {
+  if (penstock::testing::kHasSanitizer) GTEST_SKIP() << "sanitizers need address space for threads";
+  absl::StatusOr<std::unique_ptr<ControlLoop>> loop = absl::UnknownError("not started");
+  int answer = 0;
+  {
+    const NoThreads limit;
+    loop = ControlLoop::Start();
+    Answers<int> answers([]() -> absl::StatusOr<int> { return 1; });
+    answers.Ask([&](const absl::StatusOr<int>& reply) {
+      answer = absl::IsResourceExhausted(reply.status()) ? 1 : -1;
+    });
+  }
+  EXPECT_EQ(loop.status().code(), absl::StatusCode::kResourceExhausted) << loop.status();
+  EXPECT_EQ(answer, 1);
 }
 
 // Whoever waits may take away what the work refers to once Await has returned.

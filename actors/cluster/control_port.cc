@@ -120,6 +120,9 @@ kj::Promise<void> ControlPort::Accept() {
 }
 
 kj::Promise<void> ControlPort::MakeRoom() {
+  if (joining_.size() >= kManyJoiningConnections) {
+    return timer_.afterDelay(kRoomPause).then([this] { return MakeRoom(); });
+  }
   if (unauthenticated_.size() < kMaxPendingConnections) return kj::READY_NOW;
   const kj::TimePoint now = timer_.now();
   for (auto it = unauthenticated_.begin(); it != unauthenticated_.end(); ++it) {
@@ -167,12 +170,7 @@ void ControlPort::Welcome(kj::Own<kj::AsyncIoStream> stream) {
 }
 
 void ControlPort::Serve(kj::Own<kj::AsyncIoStream> stream) {
-  const auto has_not_joined = [](const auto& entry) { return !entry.second->has_joined; };
-  if (static_cast<size_t>(std::count_if(authenticated_.begin(), authenticated_.end(),
-                                        has_not_joined)) >= kMaxJoiningConnections) {
-    authenticated_.erase(
-        std::find_if(authenticated_.begin(), authenticated_.end(), has_not_joined));
-  }
+  if (joining_.size() >= kMaxJoiningConnections) Close(*joining_.begin());
   const uint64_t id = next_id_++;
   auto connection = std::make_unique<Connection>();
   connection->rpc = kj::heap<RpcConnection>(
@@ -189,6 +187,17 @@ void ControlPort::Serve(kj::Own<kj::AsyncIoStream> stream) {
                                  })
                                  .eagerlyEvaluate([](const kj::Exception&) {});
   authenticated_.emplace(id, std::move(connection));
+  joining_.insert(id);
+}
+
+void ControlPort::Close(uint64_t connection) {
+  joining_.erase(connection);
+  authenticated_.erase(connection);
+}
+
+void ControlPort::CloseAll() {
+  joining_.clear();
+  authenticated_.clear();
 }
 
 void ControlPort::Leave(uint64_t connection) {
@@ -197,7 +206,7 @@ void ControlPort::Leave(uint64_t connection) {
   const bool has_joined = it->second->has_joined;
   const uint32_t rank = it->second->rank;
   // Not from inside of what it destroys.
-  tasks_.add(kj::evalLater([this, connection] { authenticated_.erase(connection); }));
+  tasks_.add(kj::evalLater([this, connection] { Close(connection); }));
   if (has_joined) host_.OnMemberGone(rank);
 }
 
@@ -230,6 +239,7 @@ absl::StatusOr<Admission> ControlPort::TakeIn(uint64_t connection,
     return absl::UnavailableError("the connection has ended");
   }
   it->second->has_joined = true;
+  joining_.erase(connection);
   it->second->rank = admission->rank;
   it->second->rpc->Trust();
   return admission;

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -37,8 +38,11 @@ namespace penstock::actors::control {
 inline constexpr int kHelloSeconds = 5;
 // Each costs tens of kilobytes, most of them OpenSSL's.
 inline constexpr size_t kMaxPendingConnections = 1024;
-// That know the key, and have not joined.
-inline constexpr size_t kMaxJoiningConnections = 512;
+// That know the key, and have not joined. From kManyJoiningConnections on no others are accepted,
+// so that nodes that come by the thousand are served in turn and none is sent away.
+inline constexpr size_t kMaxJoiningConnections = 2048;
+inline constexpr size_t kManyJoiningConnections = 512;
+static_assert(kManyJoiningConnections + kMaxPendingConnections < kMaxJoiningConnections);
 inline constexpr kj::Duration kSilentTime = 1 * kj::SECONDS;
 inline constexpr kj::Duration kPatientTime = 2 * kj::SECONDS;
 
@@ -87,8 +91,8 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
   bool IsConnected(uint64_t connection) const { return authenticated_.contains(connection); }
   // Closes a connection without a call of OnMemberGone. Not to be called from inside one of its
   // own calls.
-  void Close(uint64_t connection) { authenticated_.erase(connection); }
-  void CloseAll() { authenticated_.clear(); }
+  void Close(uint64_t connection);
+  void CloseAll();
 
   size_t num_unauthenticated() const { return unauthenticated_.size(); }
   size_t num_authenticated() const { return authenticated_.size(); }  // includes members
@@ -132,6 +136,7 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
   // By age.
   std::map<uint64_t, Pending> unauthenticated_;
   std::map<uint64_t, std::unique_ptr<Connection>> authenticated_;
+  std::set<uint64_t> joining_;  // of them, those that have not joined
   kj::TaskSet tasks_;
   kj::Own<kj::ConnectionReceiver> receiver_;
   kj::Promise<void> accepting_ = nullptr;

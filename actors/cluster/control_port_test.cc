@@ -235,7 +235,7 @@ TEST_F(ControlPortTest, AWrongHelloEndsAtOnce) {
 // Many silent connections keep nobody out, before the hello and after it.
 TEST_F(ControlPortTest, PlacesAreNotHeldBySilence) {
   for (const std::string& said : {std::string(), hello_}) {
-    for (int i = 0; i < 2000; ++i) coordinator_.Linger(said);
+    for (int i = 0; i < 3000; ++i) coordinator_.Linger(said);
     if (said.empty()) {
       EXPECT_EQ(coordinator_.num_unauthenticated(), control::kMaxPendingConnections);
     } else {
@@ -328,6 +328,12 @@ TEST(NodeAgentTest, ANodeIsAskedForNoInterface) {
 TEST(NodeAgentTest, CallsThatWaitAreCounted) {
   WorkQueue queue;
   for (size_t i = 0; i < WorkQueue::kMaxWork; ++i) EXPECT_TRUE(queue.Push([] {}));
+  EXPECT_FALSE(queue.Push([] {}));
+  // What closes something finds room all the same.
+  for (size_t i = 0; i < WorkQueue::kMaxClosing; ++i) {
+    EXPECT_TRUE(queue.Push([] {}, WorkQueue::Kind::kClosing));
+  }
+  EXPECT_FALSE(queue.Push([] {}, WorkQueue::Kind::kClosing));
   EXPECT_FALSE(queue.Push([] {}));
 }
 

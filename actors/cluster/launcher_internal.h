@@ -32,6 +32,9 @@ struct LaunchCommand {
   // Where the process will be if the command is one that starts it on another host and ends with
   // its status, or with 128 + the signal that has ended it. Empty: on this host.
   std::string remote_host = {};
+  // The command starts an agent (host_agent.h) for the nodes of so many ranks, from `rank` on. 0:
+  // it starts the node of `rank`.
+  uint32_t agent_ranks = 0;
 };
 
 struct LaunchedProcess {
@@ -58,7 +61,8 @@ class Launcher {
   virtual bool HasLaunched(uint32_t rank) const = 0;
   // Whether it has ended and all its output was told. True of a rank that was not launched.
   virtual bool IsFinished(uint32_t rank) = 0;
-  // Ends a process at once. Nothing if it has ended, or was not launched.
+  // Ends a process at once, and with it the others of its agent. Nothing if it has ended, or was
+  // not launched.
   virtual void Kill(uint32_t rank) = 0;
 };
 

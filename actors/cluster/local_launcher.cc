@@ -1,9 +1,12 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "actors/cluster/child_process.h"
+#include "actors/cluster/host_agent.h"
 #include "actors/cluster/local_launcher_internal.h"
 #include "actors/cluster/oom_kills.h"
 #include "base/machine.h"
@@ -29,19 +32,23 @@ int OfRemote(int wait_status) {
 
 absl::StatusOr<LaunchedProcess> LocalLauncher::Launch(const LaunchCommand& command) {
   const uint32_t rank = command.rank;
-  if (processes_.contains(rank)) {
-    return absl::FailedPreconditionError(StrCat("rank ", rank, " was launched before"));
+  for (uint32_t i = 0; i < std::max(command.agent_ranks, 1u); ++i) {
+    if (HasLaunched(rank + i)) {
+      return absl::FailedPreconditionError(StrCat("rank ", rank + i, " was launched before"));
+    }
   }
   ASSIGN_OR_RETURN(ChildProcess child, ChildProcess::Start({command.arguments, command.environment,
                                                             command.cores, command.input}));
   const bool is_remote = !command.remote_host.empty();
   const int pid = is_remote ? 0 : child.pid();
+  for (uint32_t i = 0; i < command.agent_ranks; ++i) agent_ranks_[rank + i].first = rank;
   processes_[rank] = std::make_unique<LocalProcess>(
       io_, std::move(child),
-      [this, rank](std::string_view line) {
-        if (events_.on_line) events_.on_line(rank, line);
+      [this, rank, is_agent = command.agent_ranks > 0](std::string_view line) {
+        OnLine(rank, is_agent, line);
       },
-      [this, rank, is_remote, num_kills = OutOfMemoryKills()](int wait_status) {
+      [this, rank, is_remote, agent_ranks = command.agent_ranks,
+       num_kills = OutOfMemoryKills()](int wait_status) {
         std::string_view note;
         if (is_remote && WIFSIGNALED(wait_status)) {
           note = kOfStarter;
@@ -51,19 +58,54 @@ absl::StatusOr<LaunchedProcess> LocalLauncher::Launch(const LaunchCommand& comma
                    OutOfMemoryKills() > num_kills) {
           note = kProbablyOutOfMemory;
         }
-        if (events_.on_exit) events_.on_exit(rank, wait_status, note);
+        OnExit(rank, agent_ranks, wait_status, note);
       });
   return LaunchedProcess{pid, is_remote ? command.remote_host : HostName()};
 }
 
+LocalProcess* LocalLauncher::ProcessOf(uint32_t rank) const {
+  const auto of_agent = agent_ranks_.find(rank);
+  const auto it = processes_.find(of_agent == agent_ranks_.end() ? rank : of_agent->second.first);
+  return it == processes_.end() ? nullptr : it->second.get();
+}
+
+void LocalLauncher::OnLine(uint32_t rank, bool is_agent, std::string_view line) {
+  const std::optional<AgentReport> report = is_agent ? ParseReport(line) : std::nullopt;
+  const auto of_agent = agent_ranks_.find(report.has_value() ? report->rank : rank);
+  const bool is_known = of_agent != agent_ranks_.end() && of_agent->second.first == rank;
+  if (!report.has_value() || !is_known) {
+    if (events_.on_line) events_.on_line(rank, line);
+  } else if (report->kind == AgentReport::Kind::kLine) {
+    if (events_.on_line) events_.on_line(report->rank, report->text);
+  } else if (report->kind == AgentReport::Kind::kFinished) {
+    of_agent->second.is_finished = true;
+  } else if (!std::exchange(of_agent->second.has_exited, true)) {
+    if (events_.on_exit) events_.on_exit(report->rank, report->wait_status, report->text);
+  }
+}
+
+// Of the process that was started here: with an agent end its nodes.
+void LocalLauncher::OnExit(uint32_t rank, uint32_t agent_ranks, int wait_status,
+                           std::string_view note) {
+  if (agent_ranks == 0 && events_.on_exit) events_.on_exit(rank, wait_status, note);
+  for (uint32_t i = 0; i < agent_ranks; ++i) {
+    if (std::exchange(agent_ranks_[rank + i].has_exited, true)) continue;
+    if (events_.on_exit) events_.on_exit(rank + i, wait_status, note);
+  }
+}
+
 bool LocalLauncher::IsFinished(uint32_t rank) {
-  const auto it = processes_.find(rank);
-  return it == processes_.end() || it->second->is_finished();
+  const auto of_agent = agent_ranks_.find(rank);
+  if (of_agent != agent_ranks_.end() && of_agent->second.is_finished) return true;
+  LocalProcess* const process = ProcessOf(rank);
+  return process == nullptr || process->is_finished();
 }
 
 void LocalLauncher::Kill(uint32_t rank) {
-  const auto it = processes_.find(rank);
-  if (it != processes_.end()) it->second->Kill();
+  const auto of_agent = agent_ranks_.find(rank);
+  if (of_agent != agent_ranks_.end() && of_agent->second.has_exited) return;
+  LocalProcess* const process = ProcessOf(rank);
+  if (process != nullptr) process->Kill();
 }
 
 }  // namespace penstock::actors

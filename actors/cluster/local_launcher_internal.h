@@ -1,4 +1,5 @@
-// Launches processes on this host.
+// Launches processes on this host, among them programs such as ssh that start a node, or an agent
+// with several, on another.
 //
 // Thread rule: the thread of the event loop.
 
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include <kj/async-io.h>
@@ -24,14 +26,27 @@ class LocalLauncher final : public Launcher {
 
   void SetEvents(Events events) override { events_ = std::move(events); }
   absl::StatusOr<LaunchedProcess> Launch(const LaunchCommand& command) override;
-  bool HasLaunched(uint32_t rank) const override { return processes_.contains(rank); }
+  bool HasLaunched(uint32_t rank) const override { return ProcessOf(rank) != nullptr; }
   bool IsFinished(uint32_t rank) override;
   void Kill(uint32_t rank) override;
 
  private:
+  // What is told of a rank by its agent.
+  struct AgentRank {
+    uint32_t first = 0;  // of the agent's
+    bool has_exited = false;
+    bool is_finished = false;
+  };
+
+  // That has started the rank; null: it was not launched.
+  LocalProcess* ProcessOf(uint32_t rank) const;
+  void OnLine(uint32_t rank, bool is_agent, std::string_view line);
+  void OnExit(uint32_t rank, uint32_t agent_ranks, int wait_status, std::string_view note);
+
   kj::AsyncIoContext& io_;
   Events events_;
-  std::map<uint32_t, std::unique_ptr<LocalProcess>> processes_;
+  std::map<uint32_t, std::unique_ptr<LocalProcess>> processes_;  // by their first rank
+  std::map<uint32_t, AgentRank> agent_ranks_;
 };
 
 }  // namespace penstock::actors

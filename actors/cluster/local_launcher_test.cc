@@ -16,6 +16,7 @@
 
 #include "actors/cluster/child_process.h"
 #include "actors/cluster/control_loop_internal.h"
+#include "actors/cluster/host_agent.h"
 #include "actors/cluster/local_launcher_internal.h"
 #include "actors/cluster/node_place.h"
 #include "actors/cluster/oom_kills.h"
@@ -113,6 +114,41 @@ class SmallMemory {
  private:
   std::string path_;
 };
+
+// A shell stands for ssh with an agent behind it: what the agent tells is of the nodes.
+TEST_F(LocalLauncherTest, AnAgentTellsOfItsNodes) {
+  LaunchCommand command;
+  command.rank = 4;
+  command.agent_ranks = 3;
+  command.remote_host = "there";
+  const auto line = [](const AgentReport& report) { return StrCat(ToLine(report), "\n"); };
+  using Kind = AgentReport::Kind;
+  const std::string told = StrCat(
+      "welcome\n", line({Kind::kLine, 5, 0, "of 5"}), line({Kind::kLine, 9, 0, "of nobody here"}),
+      line({Kind::kExit, 5, SIGSEGV, ", a note"}), line({Kind::kLine, 5, 0, "late"}),
+      line({Kind::kFinished, 5, 0, ""}), line({Kind::kExit, 4, 0, ""}),
+      line({Kind::kFinished, 4, 0, ""}));
+  command.arguments = {"/bin/sh", "-c", StrCat("printf '%s' '", told, "'; kill -9 $$")};
+  OnLoop([&] {
+    ASSERT_TRUE(launcher_->Launch(command).ok());
+    EXPECT_TRUE(launcher_->HasLaunched(6));
+    EXPECT_FALSE(launcher_->HasLaunched(7));
+    LaunchCommand again;
+    again.rank = 6;
+    again.arguments = {"/bin/true"};
+    EXPECT_FALSE(launcher_->Launch(again).ok());
+  });
+  AwaitExits({4, 5, 6});
+  EXPECT_THAT(lines_[5], ElementsAre("of 5", "late"));
+  ASSERT_EQ(lines_[4].size(), 2u);
+  EXPECT_EQ(lines_[4][0], "welcome");
+  EXPECT_FALSE(lines_.contains(9));
+  EXPECT_THAT(exits_[4], ElementsAre(0));
+  EXPECT_THAT(exits_[5], ElementsAre(128 + SIGSEGV));
+  EXPECT_EQ(notes_[5], ", a note");
+  // The end of the program that had started the agent.
+  EXPECT_THAT(exits_[6], ElementsAre(128 + SIGKILL));
+}
 
 TEST_F(LocalLauncherTest, SaysWhereTheKernelHasKilledForLackOfMemory) {
   const SmallMemory group;

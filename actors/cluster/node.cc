@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -16,10 +17,12 @@
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/network_interface.h"
 #include "actors/cluster/node_agent_internal.h"
+#include "actors/cluster/secure_channel_internal.h"
 #include "actors/cluster/socket_address.h"
 #include "actors/cluster/status_port.h"
 #include "actors/engine/error_origin.h"
 #include "base/await.h"
+#include "base/start_thread.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -32,6 +35,16 @@ using control::ControlLoop;
 constexpr absl::Duration kStatusTimeout = absl::Seconds(4);
 // Between attempts to connect.
 constexpr absl::Duration kConnectPause = absl::Milliseconds(100);
+// Of a node whose connections are closed before it has joined: 4.5 s at least, for jobs of
+// thousands of nodes.
+constexpr int kMaxTries = 6;
+
+// Between the tries of a node, so that nodes that were refused together do not come back together.
+kj::Duration PauseAfter(int num_tries) {
+  std::minstd_rand random(static_cast<unsigned>(getpid()) + static_cast<unsigned>(num_tries));
+  const int64_t base_ms = int64_t{150} << (num_tries - 1);
+  return (base_ms + static_cast<int64_t>(random()) % base_ms) * kj::MILLISECONDS;
+}
 
 // A node whose coordinator is gone has nothing to finish.
 constexpr absl::Duration kOrphanExitTimeout = absl::Milliseconds(300);
@@ -54,12 +67,13 @@ class Watchdog {
     // Nobody else tells it where the process exits.
     const std::string message =
         reason.ok() ? "" : StrCat("penstock: ", ToStd(reason.message()), "\n");
-    thread_ = std::thread([this, timeout, message] {
+    absl::StatusOr<std::thread> thread = StartThread("the watchdog", [this, timeout, message] {
       const absl::MutexLock thread_lock(&mutex_);
       if (AwaitFor(absl::Condition(&is_done_), timeout, &mutex_)) return;
       (void)!write(STDERR_FILENO, message.data(), message.size());
       _exit(1);
     });
+    if (thread.ok()) thread_ = *std::move(thread);
   }
 
  private:
@@ -88,17 +102,37 @@ kj::Promise<kj::Own<kj::AsyncIoStream>> Connect(ControlLoop& loop, std::string c
       });
 }
 
+// A coordinator that thousands of nodes reach at once closes connections that it has no time for.
+control::StatusPromise Greet(ControlLoop& loop, const NodeOptions& options, const std::string& key,
+                             NodeAgent& agent, int num_tries) {
+  return Connect(loop, options.coordinator, absl::Now() + options.connect_timeout)
+      .then(
+          [&loop, &options, key, &agent, num_tries](kj::Own<kj::AsyncIoStream> stream) {
+            const auto try_again = [&loop, &options, key, &agent,
+                                    num_tries](absl::Status&& joined) -> control::StatusPromise {
+              if (!absl::IsAborted(joined)) return std::move(joined);
+              if (num_tries == kMaxTries) return absl::PermissionDeniedError(joined.message());
+              return loop.timer()
+                  .afterDelay(PauseAfter(num_tries))
+                  .then([&loop, &options, key, &agent, num_tries] {
+                    return Greet(loop, options, key, agent, num_tries + 1);
+                  });
+            };
+            return agent.Join(kj::mv(stream), key).then(try_again);
+          },
+          [](kj::Exception&& exception) -> control::StatusPromise {
+            return absl::UnavailableError(StrCat(
+                "no coordinator answers (", control::SystemReason(exception),
+                "); start `penstock run --listen` first, and use the address that it prints"));
+          });
+}
+
 control::StatusPromise Join(ControlLoop& loop, const NodeOptions& options, const std::string& key,
                             NodeAgent& agent) {
-  RETURN_IF_ERROR(agent.Prepare(key));
-  return Connect(loop, options.coordinator, absl::Now() + options.connect_timeout)
-      .then([&agent,
-             key](kj::Own<kj::AsyncIoStream> stream) { return agent.Join(kj::mv(stream), key); },
-            [](kj::Exception&& exception) -> control::StatusPromise {
-              return absl::UnavailableError(StrCat(
-                  "no coordinator answers (", control::SystemReason(exception),
-                  "); start `penstock run --listen` first, and use the address that it prints"));
-            });
+  ASSIGN_OR_RETURN(std::shared_ptr<control::SecureChannel> channel,
+                   control::NodeChannel(options.coordinator, key));
+  agent.SetChannel(std::move(channel));
+  return Greet(loop, options, key, agent, 1);
 }
 
 // Null: there is none.

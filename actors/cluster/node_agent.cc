@@ -9,6 +9,7 @@
 #include "actors/cluster/secure_channel_internal.h"
 #include "actors/cluster/wire_job_status_internal.h"
 #include "base/machine.h"
+#include "base/start_thread.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -44,23 +45,20 @@ NodeAgent::NodeAgent(const NodeOptions& options, ControlLoop& loop, OnEnd on_end
 
 NodeAgent::~NodeAgent() = default;
 
-absl::Status NodeAgent::Prepare(std::string_view key) {
-  ASSIGN_OR_RETURN(channel_, control::NodeChannel(options_.coordinator, key));
-  return absl::OkStatus();
-}
-
 control::StatusPromise NodeAgent::Join(kj::Own<kj::AsyncIoStream> stream, const std::string& key) {
   using Stream = kj::Own<kj::AsyncIoStream>;
   const bool is_on_host = options_.coordinator.starts_with("unix");
   const kj::Duration timeout = is_on_host ? kGreetingTimeoutOnHost : kGreetingTimeout;
-  return control::Greet(kj::mv(stream), options_.coordinator, key, std::move(channel_))
+  return control::Greet(kj::mv(stream), options_.coordinator, key, channel_)
       .then([this](absl::StatusOr<Stream>&& greeted) -> control::StatusPromise {
         if (greeted.ok()) return JoinOver(kj::mv(*greeted));
-        if (!absl::IsUnauthenticated(greeted.status())) return greeted.status();
-        return absl::PermissionDeniedError(StrCat(
+        const bool may_try_again = absl::IsUnavailable(greeted.status());
+        if (!may_try_again && !absl::IsUnauthenticated(greeted.status())) return greeted.status();
+        const std::string text = StrCat(
             "the connection was closed before the coordinator answered: the key is not the one of "
             "this job (PENSTOCK_KEY or --key-file), or the server at ",
-            options_.coordinator, " is not its coordinator"));
+            options_.coordinator, " is not its coordinator");
+        return may_try_again ? absl::AbortedError(text) : absl::PermissionDeniedError(text);
       })
       .exclusiveJoin(loop_.timer().afterDelay(timeout).then([]() -> absl::Status {
         return absl::DeadlineExceededError(
@@ -79,10 +77,10 @@ void NodeAgent::EndAlone(std::string_view what) {
 // has come meanwhile.
 kj::Promise<void> NodeAgent::ListenForPings(kj::Duration bound) {
   return loop_.timer()
-      .afterDelay(bound)
+      .atTime(last_ping_ + bound)
       .then([this] { return loop_.timer().afterDelay(control::kSecondLook); })
-      .then([this, bound, before = num_pings_]() -> kj::Promise<void> {
-        if (num_pings_ > before) return ListenForPings(bound);
+      .then([this, bound, before = last_ping_]() -> kj::Promise<void> {
+        if (last_ping_ > before) return ListenForPings(bound);
         EndAlone("has gone silent");
         return kj::READY_NOW;
       });
@@ -123,7 +121,7 @@ control::StatusPromise NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
                                  .sessions = sessions_,
                                  .exchanges = exchanges_,
                                  .receiver = receiver_,
-                                 .on_ping = [this] { ++num_pings_; },
+                                 .on_ping = [this] { last_ping_ = loop_.timer().now(); },
                                  .on_exit = [this](const absl::Status& cause) { End(cause); }}));
   return control::StatusOf(call.send(), [this, self = std::move(self)](auto&& response) mutable {
     self.rank = response.getRank();
@@ -132,6 +130,7 @@ control::StatusPromise NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
     coordinator_ = Printable(response.getCoordinator());
     resume_hint_ = Printable(response.getResumeHint());
     if (options_.on_joined) options_.on_joined(self);
+    last_ping_ = loop_.timer().now();
     const auto silence_ms = std::min(response.getSilenceMs(), kMaxSilenceMs);
     listen_ =
         ListenForPings(silence_ms * kj::MILLISECONDS).eagerlyEvaluate([](const kj::Exception&) {});
@@ -149,7 +148,8 @@ control::StatusPromise NodeAgent::AskStatus(std::shared_ptr<JobStatus> result) {
 }
 
 absl::Status NodeAgent::Run() {
-  std::thread files([this] { (void)files_.Run(); });
+  ASSIGN_OR_RETURN(std::thread files,
+                   StartThread("what writes files", [this] { (void)files_.Run(); }));
   absl::Status status = work_.Run();
   files_.End(status);
   files.join();

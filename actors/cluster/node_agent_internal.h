@@ -37,10 +37,14 @@ class NodeAgent {
             TransportFactory create_transport = transport::CreateUcxTransport);
   ~NodeAgent();
 
-  // Before the connection is made that Join gets: what takes long is ready then.
-  absl::Status Prepare(std::string_view key);
+  // Before the connection is made that Join gets: `channel`, of control::NodeChannel for this
+  // coordinator, takes long to make.
+  void SetChannel(std::shared_ptr<control::SecureChannel> channel) {
+    channel_ = std::move(channel);
+  }
   // Loop's thread. Sends the hello and joins. From then on the coordinator may call, and the agent
-  // ends if the connection closes. The agent must outlive the promise.
+  // ends if the connection closes. kAborted if the connection was closed before the coordinator
+  // answered: it may be tried again. The agent must outlive the promise.
   control::StatusPromise Join(kj::Own<kj::AsyncIoStream> stream, const std::string& key);
   // Loop's thread, after Run. Destroys the objects that belong to the loop.
   void Disconnect();
@@ -71,11 +75,11 @@ class NodeAgent {
   ByteReceiver receiver_;
   // The loop's thread's:
   NodeExchanges exchanges_;
-  std::unique_ptr<control::SecureChannel> channel_;  // from Prepare to Join
+  std::shared_ptr<control::SecureChannel> channel_;
   kj::Own<control::RpcConnection> connection_;
   kj::Promise<void> watch_ = nullptr;
   kj::Promise<void> listen_ = nullptr;
-  uint64_t num_pings_ = 0;
+  kj::TimePoint last_ping_ = kj::origin<kj::TimePoint>();
   std::string coordinator_;  // "pid 4711 on host-a"; empty: it has not said
   std::string resume_hint_;
 };

@@ -1,4 +1,5 @@
 #include "actors/cluster/cluster_session_internal.h"
+#include "actors/cluster/connection_internal.h"
 #include "actors/cluster/node_calls_internal.h"
 #include "actors/engine/error_origin.h"
 #include "base/strings.h"
@@ -7,6 +8,7 @@ namespace penstock::actors {
 namespace {
 
 constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
+constexpr size_t kMaxAddressBytes = size_t{1} << 20;
 
 }  // namespace
 
@@ -49,6 +51,28 @@ kj::Promise<void> NodeCalls::AwaitLoss(kj::TimePoint deadline, absl::Status* sta
   if (loop_.timer().now() >= deadline) return kj::READY_NOW;
   return loop_.timer().afterDelay(kPollInterval).then([this, deadline, status] {
     return AwaitLoss(deadline, status);
+  });
+}
+
+absl::Status TakeAddress(capnp::Data::Reader answer, std::string* address) {
+  if (answer.size() > kMaxAddressBytes) {
+    return absl::InternalError(StrCat("sent an address of ", answer.size(), " bytes"));
+  }
+  *address = control::AsText(answer);
+  return absl::OkStatus();
+}
+
+control::StatusPromise OpenExchange(control::Node::Client& node, uint32_t number, uint32_t rank,
+                                    uint32_t num_ranks, absl::Span<const uint32_t> peers,
+                                    absl::Duration timeout, std::string* address) {
+  auto call = node.openExchangeRequest();
+  call.setExchange(number);
+  call.setRank(rank);
+  call.setNumRanks(num_ranks);
+  call.setPeers(kj::ArrayPtr<const uint32_t>(peers.data(), peers.size()));
+  call.setTimeoutMs(static_cast<uint64_t>(absl::ToInt64Milliseconds(timeout)));
+  return control::StatusOf(call.send(), [address](auto&& response) {
+    return TakeAddress(response.getAddress(), address);
   });
 }
 

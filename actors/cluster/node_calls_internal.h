@@ -1,6 +1,6 @@
 // Calls of several nodes of a cluster at once, from a thread that waits for them.
 //
-// Thread rule: ForAll on the loop's thread, CallAll on any other.
+// Thread rule: CallAll on any thread but the loop's, all else on the loop's.
 // Invariants: errors name the node; the loss of a node takes precedence over the errors that it
 // causes.
 
@@ -9,10 +9,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
+#include <capnp/blob.h>
 
 #include "actors/cluster/control.capnp.h"
 #include "actors/cluster/control_loop_internal.h"
@@ -39,6 +42,15 @@ class NodeCalls {
   NodeSupervisor& supervisor_;
   const uint32_t num_processes_;
 };
+
+// Takes the address of a node's transport out of an answer. kInternal: it is too long.
+absl::Status TakeAddress(capnp::Data::Reader answer, std::string* address);
+
+// Lets a node open exchange `number`, in which it has the rank of so many, for messages with
+// `peers`; its transport's address goes to *address.
+control::StatusPromise OpenExchange(control::Node::Client& node, uint32_t number, uint32_t rank,
+                                    uint32_t num_ranks, absl::Span<const uint32_t> peers,
+                                    absl::Duration timeout, std::string* address);
 
 }  // namespace penstock::actors
 

@@ -102,12 +102,32 @@ absl::Status NodeExchange::Run(const std::vector<Peer>& peers, const KeptTiles* 
   }
   RETURN_IF_ERROR(*written);
   if (opened_ == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(Begin().status());
+  RETURN_IF_ERROR(exchange_->Run(sends, receives, options));
+  return *written;
+}
+
+absl::StatusOr<std::vector<LinkFigures>> NodeExchange::Probe(
+    const std::vector<std::string>& addresses, const LinkProbeOptions& options) {
+  if (has_run_) return absl::FailedPreconditionError("the exchange has run before");
+  has_run_ = true;
+  const auto num_ranks = static_cast<uint32_t>(addresses.size());
+  if (opened_ == nullptr || rank_ >= num_ranks) {
+    return absl::FailedPreconditionError("the exchange was opened without peers");
+  }
+  for (uint32_t rank = 0; rank < num_ranks; ++rank) {
+    if (rank != rank_) RETURN_IF_ERROR(opened_->Connect(rank, addresses[rank]));
+  }
+  ASSIGN_OR_RETURN(transport::Endpoint * endpoint, Begin());
+  return LinkProbe(*exchange_, *transport_, *endpoint, stopper_, options).Run(rank_, num_ranks);
+}
+
+absl::StatusOr<transport::Endpoint*> NodeExchange::Begin() {
   transport_ = std::move(opened_);
   if (wrap_) transport_ = wrap_(std::move(transport_));
   ASSIGN_OR_RETURN(transport::Endpoint * endpoint, transport_->OpenEndpoint(rank_));
   exchange_.emplace(*transport_, *endpoint, stopper_);
-  RETURN_IF_ERROR(exchange_->Run(sends, receives, options));
-  return *written;
+  return endpoint;
 }
 
 absl::Status NodeExchange::CopyHere(const ByteSource& source, const ByteTarget& target) const {

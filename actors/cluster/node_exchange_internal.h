@@ -30,6 +30,7 @@
 
 #include "actors/cluster/byte_exchange.h"
 #include "actors/cluster/control.capnp.h"
+#include "actors/cluster/link_probe.h"
 #include "actors/cluster/node_session_internal.h"
 #include "actors/cluster/state_moves.h"
 #include "actors/session/kept_tiles.h"
@@ -67,7 +68,11 @@ class NodeExchange {
   absl::Status Run(const std::vector<Peer>& peers, const KeptTiles* kept, NodeSession* session,
                    const ByteExchange::Options& options);
 
-  // After Run, goes on for the peers until Stop.
+  // Instead of Run: measures the links to all other nodes, whose addresses come by rank.
+  absl::StatusOr<std::vector<LinkFigures>> Probe(const std::vector<std::string>& addresses,
+                                                 const LinkProbeOptions& options);
+
+  // After Run or Probe, goes on for the peers until Stop.
   void Linger(absl::Duration timeout);
   // Closes the transport.
   void Close();
@@ -75,6 +80,8 @@ class NodeExchange {
   void Stop() { stopper_.Stop(); }
 
  private:
+  // Makes the endpoint, once all peers are connected.
+  absl::StatusOr<transport::Endpoint*> Begin();
   absl::Status CopyHere(const ByteSource& source, const ByteTarget& target) const;
 
   const Wrap wrap_;

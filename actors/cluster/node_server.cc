@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/cluster/chunked_transfer_internal.h"
+#include "actors/cluster/compute_probe.h"
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/node_server_internal.h"
 #include "actors/cluster/state_write_internal.h"
@@ -16,6 +17,7 @@
 #include "actors/engine/error_origin.h"
 #include "actors/engine/step_name.h"
 #include "base/device.h"
+#include "base/exception_text.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -45,6 +47,15 @@ absl::Duration Timeout(uint64_t milliseconds) {
 template <typename T>
 kj::ArrayPtr<const T> AsList(const std::vector<T>& values) {
   return {values.data(), values.size()};
+}
+
+// An exception on the work thread, such as for a lack of memory, would end the node.
+absl::Status RunGuarded(const std::function<absl::Status()>& work) {
+  try {
+    return work();
+  } catch (...) {
+    return absl::InternalError(StrCat("the call threw: ", ExceptionText()));
+  }
 }
 
 // What RunNode returns where the job has failed or was cancelled. Other codes than these two would
@@ -267,9 +278,8 @@ class NodeServer final : public control::Node::Server {
 
   kj::Promise<void> close(CloseContext context) override {
     auto closed =
-        Do([&sessions = node_.sessions, generation = context.getParams().getGeneration()] {
+        Close([&sessions = node_.sessions, generation = context.getParams().getGeneration()] {
           sessions.Close(generation);
-          return absl::OkStatus();
         });
     return Answer(context, kj::mv(closed));
   }
@@ -336,9 +346,8 @@ class NodeServer final : public control::Node::Server {
   }
 
   kj::Promise<void> dropStates(DropStatesContext context) override {
-    auto dropped = Do([&sessions = node_.sessions, number = context.getParams().getKept()] {
+    auto dropped = Close([&sessions = node_.sessions, number = context.getParams().getKept()] {
       sessions.Drop(number);
-      return absl::OkStatus();
     });
     return Answer(context, kj::mv(dropped));
   }
@@ -435,6 +444,44 @@ class NodeServer final : public control::Node::Server {
     return Answer(context, kj::mv(done));
   }
 
+  kj::Promise<void> probe(ProbeContext context) override {
+    const auto params = context.getParams();
+    const std::shared_ptr<NodeExchange> exchange = node_.exchanges.Find(params.getExchange());
+    if (exchange == nullptr || params.getAddresses().size() > kMaxProbedNodes) {
+      control::WriteStatus(absl::FailedPreconditionError("there is no such exchange"),
+                           context.getResults().initStatus());
+      return kj::READY_NOW;
+    }
+    std::vector<std::string> addresses;
+    for (const auto address : params.getAddresses()) addresses.emplace_back(AsText(address));
+    LinkProbeOptions options;
+    options.timeout = Timeout(params.getTimeoutMs());
+    const auto flops_per_s = std::make_shared<double>(0);
+    const auto links = std::make_shared<std::vector<LinkFigures>>();
+    return Do(
+               [exchange, addresses = std::move(addresses), options, flops_per_s,
+                links]() -> absl::Status {
+                 *flops_per_s = MeasureComputeRate(UsableCores());
+                 ASSIGN_OR_RETURN(*links, exchange->Probe(addresses, options));
+                 return absl::OkStatus();
+               },
+               [exchange, timeout = options.timeout](const absl::Status& status) {
+                 if (status.ok()) exchange->Linger(timeout);
+                 exchange->Close();
+               })
+        .then([context, flops_per_s, links](absl::Status&& status) mutable {
+          auto results = context.getResults();
+          control::WriteStatus(status, results.initStatus());
+          results.setFlopsPerS(*flops_per_s);
+          auto out = results.initLinks(static_cast<unsigned>(links->size()));
+          for (unsigned i = 0; i < out.size(); ++i) {
+            out[i].setRank((*links)[i].peer);
+            out[i].setBytesPerS((*links)[i].bytes_per_s);
+            out[i].setLatencyS((*links)[i].latency_s);
+          }
+        });
+  }
+
   kj::Promise<void> finishExchange(FinishExchangeContext context) override {
     const uint32_t number = context.getParams().getExchange();
     const std::shared_ptr<NodeExchange> exchange = node_.exchanges.Find(number);
@@ -442,11 +489,7 @@ class NodeServer final : public control::Node::Server {
     exchange->Stop();
     node_.exchanges.Remove(number);
     // Closed by the work thread, which may have to wait.
-    return Do([exchange] {
-             exchange->Close();
-             return absl::OkStatus();
-           })
-        .ignoreResult();
+    return Close([exchange] { exchange->Close(); }).ignoreResult();
   }
 
   kj::Promise<void> reportActivity(ReportActivityContext context) override {
@@ -486,6 +529,16 @@ class NodeServer final : public control::Node::Server {
                             std::function<void(const absl::Status&)> after = nullptr) {
     return DoOn(node_.work, std::move(work), std::move(after));
   }
+  // The same of what ends something, for which there is room among many calls.
+  control::StatusPromise Close(std::function<void()> work) {
+    return DoOn(
+        node_.work,
+        [work = std::move(work)] {
+          work();
+          return absl::OkStatus();
+        },
+        nullptr, WorkQueue::Kind::kClosing);
+  }
 
   kj::Promise<void> AwaitInspection(std::shared_ptr<Inspection> inspection,
                                     kj::TimePoint deadline) {
@@ -498,19 +551,26 @@ class NodeServer final : public control::Node::Server {
   }
 
   control::StatusPromise DoOn(WorkQueue& queue, std::function<absl::Status()> work,
-                              std::function<void(const absl::Status&)> after = nullptr) {
+                              std::function<void(const absl::Status&)> after = nullptr,
+                              WorkQueue::Kind kind = WorkQueue::Kind::kCall) {
     auto pair = kj::newPromiseAndFulfiller<absl::Status>();
     auto fulfiller =
         std::make_shared<kj::Own<kj::PromiseFulfiller<absl::Status>>>(kj::mv(pair.fulfiller));
-    const bool is_taken = queue.Push([&loop = node_.loop, fulfiller = std::move(fulfiller),
-                                      work = std::move(work), after = std::move(after)]() mutable {
-      const absl::Status status = work();
-      // The fulfiller is the loop's, to the end.
-      loop.Post([fulfiller = std::move(fulfiller), status] {
-        (*fulfiller)->fulfill(absl::Status(status));
-      });
-      if (after) after(status);
-    });
+    const bool is_taken = queue.Push(
+        [&loop = node_.loop, fulfiller = std::move(fulfiller), work = std::move(work),
+         after = std::move(after)]() mutable {
+          const absl::Status status = RunGuarded(work);
+          // The fulfiller is the loop's, to the end.
+          loop.Post([fulfiller = std::move(fulfiller), status] {
+            (*fulfiller)->fulfill(absl::Status(status));
+          });
+          if (!after) return;
+          (void)RunGuarded([&] {
+            after(status);
+            return absl::OkStatus();
+          });
+        },
+        kind);
     if (!is_taken) return absl::ResourceExhaustedError("too many calls are under way");
     return kj::mv(pair.promise);
   }

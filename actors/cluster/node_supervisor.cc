@@ -21,7 +21,9 @@ namespace {
 
 constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
 // A node that is not asked for so much longer than one that does not answer ends.
-constexpr absl::Duration kSilenceMargin = absl::Milliseconds(400);
+constexpr absl::Duration kSilenceMargin = absl::Milliseconds(200);
+// So that thousands of nodes do not keep this process busy with asking them.
+constexpr absl::Duration kHeartbeatPerNode = absl::Microseconds(250);
 // Longest name of a host or an interface that is taken from a node.
 constexpr size_t kMaxNameBytes = 255;
 
@@ -50,8 +52,9 @@ control::StatusPromise NodeSupervisor::Listen(std::string key) {
   questions_ = std::make_unique<control::Questions<JobStatus>>(loop_, options_.status_answers);
   launcher_ = std::make_unique<LocalLauncher>(loop_.io());
   failure_detector_ = std::make_unique<FailureDetector>(
-      loop_.timer(), *launcher_, options_.heartbeat_interval, options_.heartbeat_timeout,
-      [this](const FailureDetector::Loss& loss) { Lose(loss); });
+      loop_.timer(), *launcher_,
+      std::max(options_.heartbeat_interval, options_.num_processes * kHeartbeatPerNode),
+      options_.heartbeat_timeout, [this](const FailureDetector::Loss& loss) { Lose(loss); });
   launcher_->SetEvents({[this](uint32_t rank, std::string_view line) {
                           on_line_(rank, nodes_[rank]->description.host, line);
                         },
@@ -98,9 +101,12 @@ control::StatusPromise NodeSupervisor::Listen(std::string key) {
 absl::Status NodeSupervisor::Launch(const LaunchCommand& command) {
   RETURN_IF_ERROR(loss_);
   ASSIGN_OR_RETURN(const LaunchedProcess process, launcher_->Launch(command));
-  nodes_[command.rank]->description.pid = process.pid;
-  nodes_[command.rank]->description.host = process.host;
-  membership_.Reserve({command.rank, process.pid, process.host});
+  for (uint32_t i = 0; i < std::max(command.agent_ranks, 1u); ++i) {
+    NodeDescription& node = nodes_[command.rank + i]->description;
+    node.pid = process.pid;
+    node.host = process.host;
+    membership_.Reserve({node.rank, process.pid, process.host});
+  }
   return absl::OkStatus();
 }
 

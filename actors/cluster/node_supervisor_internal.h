@@ -51,7 +51,7 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   control::StatusPromise Listen(std::string key);
   // Where nodes join, once Listen has resolved.
   const std::string& address() const { return address_; }
-  // Starts a process that will join as command.rank. After Listen.
+  // Starts a process that will join as command.rank, or those of an agent. After Listen.
   absl::Status Launch(const LaunchCommand& command);
   // Resolves when all nodes have joined, or with the loss of a node before that.
   control::StatusPromise AwaitJoined() { return all_joined_->addBranch(); }
@@ -79,6 +79,8 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   kj::Maybe<control::Node::Client> NodeOf(uint32_t rank);
   // OK, or the first loss of a node: what ended the job, or what kept it from ending in order.
   const absl::Status& loss() const { return loss_.ok() ? noted_loss_ : loss_; }
+  // Whether a loss has ended the job. A job that goes on without a member has not ended.
+  bool has_ended() const { return !loss_.ok(); }
   kj::TaskSet& tasks() { return *tasks_; }
 
   // `session` fails when the job ends. Several may run at a time.

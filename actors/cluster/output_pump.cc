@@ -75,17 +75,26 @@ absl::Status OutputPump::Flush(absl::Duration timeout) {
   return status;
 }
 
-void OutputPump::Stop() {
+absl::Status OutputPump::Stop(absl::Duration timeout) {
   OutputPumpActor pump;
   {
     const absl::MutexLock lock(&mutex_);
     pump = std::exchange(actor_, nullptr);
   }
-  if (!pump) return;
+  if (!pump) return absl::OkStatus();
   const CafThread thread;
   caf::scoped_actor self(system_);
+  self->monitor(pump);
   self->send_exit(pump, caf::exit_reason::user_shutdown);
-  self->wait_for(pump);
+  absl::Status status;
+  self->receive([](const caf::down_msg&) {},
+                caf::after(absl::ToChronoMilliseconds(timeout)) >>
+                    [&status, timeout] {
+                      status = absl::DeadlineExceededError(
+                          StrCat("the reader of the nodes' output did not return in ",
+                                 absl::FormatDuration(timeout)));
+                    });
+  return status;
 }
 
 }  // namespace penstock::actors

@@ -57,8 +57,9 @@ class OutputPump {
   void Print(OutputLine line);
   // Waits until the lines printed before have been passed on, or returns kDeadlineExceeded.
   absl::Status Flush(absl::Duration timeout);
-  // Ends the actor and waits for its end. Queued lines are dropped.
-  void Stop();
+  // Ends the actor and waits for its end, or returns kDeadlineExceeded if the callback does not
+  // return; the end of `system` waits for it then. Queued lines are dropped.
+  absl::Status Stop(absl::Duration timeout);
 
   uint64_t num_dropped() const { return shared_->num_dropped; }
 

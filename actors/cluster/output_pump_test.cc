@@ -21,13 +21,15 @@ class OutputPumpTest : public ::testing::Test {
   OutputPumpTest()
       : system_(config_), pump_(system_, [this](uint32_t rank, auto host, auto line) {
           std::unique_lock lock(mutex_);
+          is_reading_ = true;
+          changed_.notify_all();
           changed_.wait(lock, [this] { return is_open_; });
           if (line == "throw") throw std::runtime_error("the terminal is gone");
           lines_.push_back(StrCat(rank, " ", host, " ", line));
         }) {}
   ~OutputPumpTest() override {
     Open();
-    pump_.Stop();
+    EXPECT_EQ(pump_.Stop(absl::Seconds(20)), absl::OkStatus());
   }
 
   void Open() {
@@ -40,12 +42,13 @@ class OutputPumpTest : public ::testing::Test {
     return lines_;
   }
 
-  caf::actor_system_config config_;
-  caf::actor_system system_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_open_ = true;             // guarded by mutex_
+  bool is_reading_ = false;         // guarded by mutex_; a line has come
   std::vector<std::string> lines_;  // guarded by mutex_
+  caf::actor_system_config config_;
+  caf::actor_system system_;  // its end waits for the reader
   OutputPump pump_;
 };
 
@@ -66,6 +69,17 @@ TEST_F(OutputPumpTest, AReaderThatDoesNotReadBoundsWhatWaits) {
   Open();
   ASSERT_EQ(pump_.Flush(absl::Seconds(20)), absl::OkStatus());
   EXPECT_EQ(lines().size() + pump_.num_dropped(), OutputPump::kMaxQueued + 100);
+}
+
+TEST_F(OutputPumpTest, AReaderThatDoesNotReturnIsNotWaitedForWithoutABound) {
+  is_open_ = false;
+  pump_.Start();
+  pump_.Print({0, "a", "line"});
+  {
+    std::unique_lock lock(mutex_);
+    ASSERT_TRUE(changed_.wait_for(lock, std::chrono::seconds(20), [this] { return is_reading_; }));
+  }
+  EXPECT_EQ(pump_.Stop(absl::Milliseconds(50)).code(), absl::StatusCode::kDeadlineExceeded);
 }
 
 // Its supervisor starts another one, and the lines after that come.
@@ -99,7 +113,7 @@ TEST_F(OutputPumpTest, AReaderThatThrowsLosesItsLineAlone) {
 TEST_F(OutputPumpTest, WithoutAnActorLinesAreCounted) {
   pump_.Print({0, "a", "early"});
   pump_.Start();
-  pump_.Stop();
+  EXPECT_EQ(pump_.Stop(absl::Seconds(20)), absl::OkStatus());
   pump_.Print({0, "a", "late"});
   EXPECT_EQ(pump_.Flush(absl::Seconds(20)), absl::OkStatus());
   EXPECT_EQ(pump_.num_dropped(), 2u);

@@ -130,6 +130,14 @@ kj::Exception AsDisconnected(const kj::Exception& exception) {
           kj::heapString(exception.getDescription())};
 }
 
+// Whether the other side has closed the connection, or it has broken, and not been refused.
+bool IsDisconnection(const kj::Exception& exception) {
+  const std::string_view text(exception.getDescription().begin(),
+                              exception.getDescription().size());
+  return exception.getType() == kj::Exception::Type::DISCONNECTED ||
+         text.find("unexpected eof") != std::string_view::npos;
+}
+
 // What is lost is sent again after 0.2, 0.4, ... 1.2 s and later, not after 0.2, 0.6, 1.4 and 3.0
 // s, as otherwise a link that is down for 1.5 s would look as if it were down for 3. Small messages
 // do not wait for others. A stream that is no socket stays as it is.
@@ -216,23 +224,26 @@ kj::Promise<kj::Own<kj::AsyncIoStream>> SecureChannel::Secure(kj::Own<kj::AsyncI
   });
 }
 
-absl::StatusOr<std::unique_ptr<SecureChannel>> NodeChannel(std::string_view address,
+absl::StatusOr<std::shared_ptr<SecureChannel>> NodeChannel(std::string_view address,
                                                            std::string_view key) {
-  if (IsUnixAddress(address)) return std::unique_ptr<SecureChannel>();
-  return SecureChannel::Create(key, ChannelSide::kNode);
+  if (IsUnixAddress(address)) return std::shared_ptr<SecureChannel>();
+  ASSIGN_OR_RETURN(std::unique_ptr<SecureChannel> channel,
+                   SecureChannel::Create(key, ChannelSide::kNode));
+  return std::shared_ptr<SecureChannel>(std::move(channel));
 }
 
 kj::Promise<absl::StatusOr<kj::Own<kj::AsyncIoStream>>> Greet(
     kj::Own<kj::AsyncIoStream> stream, std::string_view address, std::string_view key,
-    std::unique_ptr<SecureChannel> channel) {
+    std::shared_ptr<SecureChannel> channel) {
   using Stream = kj::Own<kj::AsyncIoStream>;
   using Result = absl::StatusOr<Stream>;
   kj::Promise<Stream> secured = nullptr;
-  if (IsUnixAddress(address)) {
+  const bool is_secure = !IsUnixAddress(address);
+  if (!is_secure) {
     secured = kj::mv(stream);
   } else {
     if (channel == nullptr) {
-      absl::StatusOr<std::unique_ptr<SecureChannel>> made = NodeChannel(address, key);
+      absl::StatusOr<std::shared_ptr<SecureChannel>> made = NodeChannel(address, key);
       if (!made.ok()) return Result(made.status());
       channel = *std::move(made);
     }
@@ -246,7 +257,10 @@ kj::Promise<absl::StatusOr<kj::Own<kj::AsyncIoStream>>> Greet(
           return greeted.ok() ? Result(kj::mv(to)) : Result(std::move(greeted));
         });
       })
-      .catch_([](const kj::Exception&) { return Result(absl::UnauthenticatedError("")); });
+      .catch_([is_secure](const kj::Exception& exception) {
+        return is_secure && IsDisconnection(exception) ? Result(absl::UnavailableError(""))
+                                                       : Result(absl::UnauthenticatedError(""));
+      });
 }
 
 }  // namespace penstock::actors::control

@@ -50,16 +50,17 @@ class SecureChannel {
 
 // For a node that is about to connect to a coordinator at `address`: making it takes longer than
 // the coordinator leaves a silent connection open when many arrive. Null where there is no TLS.
-absl::StatusOr<std::unique_ptr<SecureChannel>> NodeChannel(std::string_view address,
+absl::StatusOr<std::shared_ptr<SecureChannel>> NodeChannel(std::string_view address,
                                                            std::string_view key);
 
 // What a process that has connected to a coordinator at `address` does first: TLS, but for unix
 // sockets, and the hello. `channel` is of NodeChannel; null: it is made. The stream to go on with,
-// or an error: kUnauthenticated, without a text, where the other side closes the connection or has
-// another key. The promise does not throw.
+// or an error without a text: kUnauthenticated where the other side has another key, or closes a
+// unix socket; kUnavailable where it closes the connection before it has shown its key, as one does
+// that too many reach at once. The promise does not throw.
 kj::Promise<absl::StatusOr<kj::Own<kj::AsyncIoStream>>> Greet(
     kj::Own<kj::AsyncIoStream> stream, std::string_view address, std::string_view key,
-    std::unique_ptr<SecureChannel> channel = nullptr);
+    std::shared_ptr<SecureChannel> channel = nullptr);
 
 }  // namespace penstock::actors::control
 

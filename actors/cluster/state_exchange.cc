@@ -4,6 +4,7 @@
 
 #include "actors/cluster/chunked_transfer_internal.h"
 #include "actors/cluster/connection_internal.h"
+#include "actors/cluster/node_calls_internal.h"
 #include "actors/cluster/state_exchange_internal.h"
 #include "actors/engine/error_origin.h"
 #include "actors/session/state_tiles.h"
@@ -14,9 +15,7 @@ namespace penstock::actors {
 namespace {
 
 using control::AsData;
-using control::AsText;
 
-constexpr size_t kMaxAddressBytes = size_t{1} << 20;  // of a transport
 // A node has two chunks for each stream, at most two streams for each peer.
 constexpr size_t kMaxChunkBytes = size_t{1} << 20;
 constexpr size_t kMinChunkBytes = size_t{1} << 16;
@@ -132,21 +131,8 @@ absl::Status StateExchange::Open() {
       [this](uint32_t rank, control::Node::Client& node) {
         // Numbers reach every node in order.
         if (number_ == 0) number_ = supervisor_.NextExchangeNumber();
-        auto call = node.openExchangeRequest();
-        call.setExchange(number_);
-        call.setRank(rank);
-        call.setNumRanks(supervisor_.num_processes());
-        call.setPeers(kj::ArrayPtr<const uint32_t>(peers_[rank].data(), peers_[rank].size()));
-        call.setTimeoutMs(static_cast<uint64_t>(
-            absl::ToInt64Milliseconds(control::BoundOf(timeout_, num_bytes_))));
-        return control::StatusOf(call.send(), [this, rank](auto&& response) -> absl::Status {
-          const auto address = response.getAddress();
-          if (address.size() > kMaxAddressBytes) {
-            return absl::InternalError(StrCat("sent an address of ", address.size(), " bytes"));
-          }
-          addresses_[rank] = AsText(address);
-          return absl::OkStatus();
-        });
+        return OpenExchange(node, number_, rank, supervisor_.num_processes(), peers_[rank],
+                            control::BoundOf(timeout_, num_bytes_), &addresses_[rank]);
       },
       "the opening of connections between nodes", timeout_);
 }

@@ -21,11 +21,16 @@ class WorkQueue {
  public:
   // More calls than a coordinator has in flight; each may hold a chunk of memory.
   static constexpr size_t kMaxWork = 64;
+  // More of these: what they would end stays if they find no room.
+  static constexpr size_t kMaxClosing = 64;
+
+  enum class Kind { kCall, kClosing };
 
   // Returns whether the queue had room.
-  bool Push(std::function<void()> work) {
+  bool Push(std::function<void()> work, Kind kind = Kind::kCall) {
+    const size_t limit = kMaxWork + (kind == Kind::kClosing ? kMaxClosing : 0);
     const absl::MutexLock lock(&mutex_);
-    if (work_.size() >= kMaxWork) return false;
+    if (work_.size() >= limit) return false;
     work_.push_back(std::move(work));
     return true;
   }

@@ -1,5 +1,6 @@
 #include <pthread.h>
 
+#include <chrono>
 #include <utility>
 
 #include "actors/engine/communication_actor_internal.h"
@@ -11,6 +12,8 @@ namespace {
 
 // A sleep ends after this even if nobody calls, so that a lost wake-up costs time and not progress.
 constexpr int kSleepMs = 100;
+// Without a sleep: see Transport::Wait.
+constexpr std::chrono::seconds kLongestWork{1};
 
 }  // namespace
 
@@ -36,14 +39,24 @@ void CommunicationActor::act() {
         fail_state(message.reason);
       },
   };
+  auto last_wait = std::chrono::steady_clock::now();
   while (!is_stopping_) {
-    if (Work(commands) || is_stopping_) continue;
+    if (Work(commands)) {
+      // The transport counts the time limits of requests while somebody waits.
+      if (const auto now = std::chrono::steady_clock::now(); now - last_wait >= kLongestWork) {
+        last_wait = now;
+        transport_->Wait(waker_->fd(), 0);
+      }
+      continue;
+    }
+    if (is_stopping_) continue;
     waker_->PrepareSleep();
     for (DeviceCommunication* device : devices_) device->PrepareServerSleep();
     if (Work(commands) || is_stopping_) {
       waker_->CancelSleep();
     } else {
       transport_->Wait(waker_->fd(), waker_->fd() < 0 ? 1 : kSleepMs);
+      last_wait = std::chrono::steady_clock::now();
       waker_->EndSleep();
     }
   }

@@ -45,15 +45,20 @@ void DeviceCommunication::Disown() {
 }
 
 void DeviceCommunication::Start(const CommStart& start) {
-  ++num_active_;
-  if (TryOwn()) {
-    while (const CommStart* earlier = starts_->Front()) {
-      Begin(*earlier);
-      starts_->Pop();
-    }
-    Begin(start);
+  if (!TryOwn()) {
+    HandOver(start);
     return;
   }
+  ++num_active_;
+  while (const CommStart* earlier = starts_->Front()) {
+    Begin(*earlier);
+    starts_->Pop();
+  }
+  Begin(start);
+}
+
+void DeviceCommunication::HandOver(const CommStart& start) {
+  ++num_active_;
   starts_->TryPush(start);
   if (communication_waker_ != nullptr) communication_waker_->Notify();
 }
@@ -147,12 +152,13 @@ void DeviceCommunication::OnArrival() {
 }
 
 void DeviceCommunication::Cancel() {
+  is_about_to_sleep_ = false;
   while (!TryOwn()) std::this_thread::yield();
-  for (const uint32_t index : running_) {
-    Comm& comm = comms_[index];
+  // Not running_ alone: one that had just begun may have ended with an exception.
+  for (Comm& comm : comms_) {
     if (comm.collective != nullptr) {
       comm.collective->Cancel();
-    } else {
+    } else if (comm.request.state == transport::Request::State::kPending) {
       endpoint_->Cancel(&comm.request);
     }
   }

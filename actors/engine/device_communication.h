@@ -100,6 +100,8 @@ class DeviceCommunication {
   // Starts an operation: here if the endpoint can be owned, else on the communication executor.
   // REQUIRES: the operation is not under way.
   void Start(const CommStart& start);
+  // The same for a device executor that is about to compute for long: the owner to come starts it.
+  void HandOver(const CommStart& start);
 
   // Takes the next operation that has completed; false if there is none.
   bool NextCompletion(uint32_t* comm) {

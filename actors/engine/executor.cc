@@ -3,9 +3,9 @@
 #include <time.h>
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
+#include "base/exception_text.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -270,7 +270,7 @@ bool DeviceExecutor::PollComputeLane() {
   const uint32_t phase = type < phase_of_type_.size() ? phase_of_type_[type] : kNone;
   if (phase == kNone) {  // the stage has such phases, this device does not
     stage_->decisions.Pop();
-    stage_->counts[type].completed.fetch_add(1, std::memory_order_release);
+    CountComputed(type, 0);
     return true;
   }
   if (!CanStart(phase) || !HasRoom(phase)) return false;
@@ -294,7 +294,7 @@ void DeviceExecutor::ReportAvailable() {
       available -= started;
       for (uint32_t i = 0; i < phase.num_counters; ++i) {
         const TokenCounter& counter = counters_[phase.first_counter + i];
-        available = std::min<int64_t>(available, counter.count / counter.need);
+        available = std::min<int64_t>(available, counter.count() / counter.need);
       }
       available += started;
     }
@@ -337,6 +337,8 @@ void DeviceExecutor::Start(uint32_t index) {
   progress.first_ready = progress.next_in_order = phase.first_actor;
   progress.outstanding = 0;
   progress.is_running = true;
+  progress.is_timed =
+      is_synchronous_ && (is_tracing_ || instance < kTimedInstances || instance % kTimedOneIn == 0);
   if (is_tracing_) progress.begin_ns = clock_->NowNs();
   if (!is_synchronous_) {
     progress.first_launch = static_cast<uint64_t>(instance) * actors_.size();
@@ -349,8 +351,8 @@ void DeviceExecutor::Start(uint32_t index) {
   }
   for (uint32_t i = 0; i < phase.num_counters; ++i) {
     TokenCounter& counter = counters_[phase.first_counter + i];
-    counter.count -= counter.need;
-    if (counter.count < counter.need) ++phase.missing;
+    counter.Take();
+    if (counter.is_short()) ++phase.missing;
   }
   for (uint32_t i = 0; i < phase.num_groups; ++i) {
     const SlotGroup& group = groups_[phase.first_group + i];
@@ -379,7 +381,7 @@ bool DeviceExecutor::Advance(uint32_t index) {
     if (actor == kNone) break;
     ++num_fired;
     --progress.remaining;
-    if (is_synchronous_ && communication_.is_owner()) ShareEndpoint(index);
+    if (is_synchronous_ && communication_.is_owner()) ShareEndpoint(actor);
     Fire(actor, index);
     if (!ready_comms_.empty()) StartReadyComms();
     // What may move meanwhile does, between the acts of a long phase.
@@ -526,25 +528,26 @@ void DeviceExecutor::Fire(uint32_t index, uint32_t phase) {
     return;
   }
   if (actor.num_joins > 0) Join(actor, &StreamOf(phases_[phase]));
-  const int64_t begin_ns = is_tracing_ ? clock_->NowNs() : 0;
+  const bool is_timed = progress_[phase].is_timed;
+  const int64_t begin_ns = is_tracing_ || is_timed ? clock_->NowNs() : 0;
   const bool is_poisoned = RecordOf(progress_[phase].step).is_poisoned;
   if (!is_poisoned) {
     running_actor_.store(index, std::memory_order_relaxed);
     absl::Status status;
     try {
       status = Execute(index, phase);
-    } catch (const std::exception& error) {
-      status = absl::InternalError(StrCat("its kernel threw: ", error.what()));
+    } catch (...) {
+      status = absl::InternalError(StrCat("its kernel threw: ", ExceptionText()));
     }
     if (!status.ok()) Fail(MarkOf(index, phase, 0), status);
   }
-  if (is_tracing_) {
-    const LaneStream::Mark act = MarkOf(index, phase, begin_ns);
-    if (!is_synchronous_) {
-      StreamOf(phases_[phase]).Record(act);
-    } else if (!is_poisoned) {
-      Trace(act, clock_->NowNs());
-    }
+  if (is_timed && !is_poisoned) {
+    const int64_t end_ns = clock_->NowNs();
+    actors_[index].act_ns =
+        static_cast<uint32_t>(std::min<int64_t>(end_ns - begin_ns, 1'000'000'000));
+    if (is_tracing_) Trace(MarkOf(index, phase, begin_ns), end_ns);
+  } else if (is_tracing_ && !is_synchronous_) {
+    StreamOf(phases_[phase]).Record(MarkOf(index, phase, begin_ns));
   }
   Send(messages_.data() + actor.first_message, actor.num_early, &progress_[phase]);
   if (actor.num_increments > 0) AddTokens(actor);
@@ -554,9 +557,9 @@ void DeviceExecutor::AddTokens(const Actor& actor) {
   const Increment* increment = increments_.data() + actor.first_increment;
   for (uint32_t i = 0; i < actor.num_increments; ++i) {
     TokenCounter& counter = counters_[increment[i].counter];
-    const bool was_short = counter.count < counter.need;
-    counter.count += increment[i].amount;
-    if (was_short && counter.count >= counter.need && --phases_[counter.phase].missing == 0) {
+    const bool was_short = counter.is_short();
+    counter.Add(increment[i].amount);
+    if (was_short && !counter.is_short() && --phases_[counter.phase].missing == 0) {
       QueueIfOpen(counter.phase);
     }
   }

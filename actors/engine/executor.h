@@ -183,6 +183,12 @@ class DeviceExecutor {
   // at a time: enough for the device never to wait for the host.
   static constexpr uint32_t kLaunchAhead = 4;
 
+  // Instances of a phase whose acts are measured (Actor::act_ns): the first two, as the first one
+  // finds cold caches, and then one in so many, as a look at the clock takes as long as a short
+  // act.
+  static constexpr int64_t kTimedInstances = 2;
+  static constexpr int64_t kTimedOneIn = 32;
+
   // What changes of a phase while it runs; beside its Phase.
   struct Progress {
     int64_t next_instance = 0;
@@ -197,6 +203,7 @@ class DeviceExecutor {
     uint32_t num_launched = 0;   // instances that have been launched and are not complete
     uint32_t next_in_order = 0;  // where the device runs collectives itself: see TakeReady
     bool is_running = false;
+    bool is_timed = false;   // its acts are measured
     bool is_queued = false;  // in open_floating_
   };
 
@@ -256,8 +263,9 @@ class DeviceExecutor {
   void StartReadyComms();
   void StartComm(uint32_t actor, uint32_t phase);
   void StartTransport(CommStart* start);
+  bool IsLongActNext();
   void FinishComm(Comm& comm);
-  void ShareEndpoint(uint32_t phase);
+  void ShareEndpoint(uint32_t actor);
   void AddTokens(const Actor& actor);
   void CountCommunication(uint32_t ordinal);
   void BeginIdle();
@@ -289,6 +297,8 @@ class DeviceExecutor {
   std::string NameOf(uint32_t actor) const;
   std::string InstanceName(uint32_t phase) const;
   std::string InstanceName(uint32_t phase, int64_t step, int64_t microbatch) const;
+  int64_t MicrobatchesDone(int64_t steps_done) const;
+  ChannelUse ChannelsInUse() const;
   void AddMissing(uint32_t phase, std::string line, std::vector<DeviceWait>* waits) const;
   std::string DescribeComm(const Comm& comm) const;
 

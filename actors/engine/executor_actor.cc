@@ -6,9 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
+
 #include "actors/engine/executor_actor_internal.h"
 #include "actors/engine/host_messages_internal.h"
+#include "base/exception_text.h"
 #include "base/spin_pause.h"
+#include "base/strings.h"
 
 namespace penstock::actors {
 namespace {
@@ -34,14 +38,23 @@ void ExecutorActor::enqueue(caf::mailbox_element_ptr element, caf::execution_uni
 
 void ExecutorActor::act() {
   pthread_setname_np(pthread_self(), name());  // for `top`; threads of its pool inherit it
-  if (Load()) Run();
+  if (!Load()) return;
+  // What is under way ends here however Run does: afterwards the endpoint may go.
+  const absl::Cleanup cancel = [this] { executor_->Cancel(); };
+  Run();
 }
 
 bool ExecutorActor::Load() {
-  absl::StatusOr<std::unique_ptr<DeviceExecutor>> created = setup_.create();
-  const absl::Status status = created.status();
+  absl::Status status;
+  try {
+    absl::StatusOr<std::unique_ptr<DeviceExecutor>> created = setup_.create();
+    status = created.status();
+    if (status.ok()) *setup_.executor = *std::move(created);
+  } catch (...) {
+    status = absl::InternalError(
+        StrCat("device ", setup_.device, " threw while it loaded: ", ExceptionText()));
+  }
   if (status.ok()) {
-    *setup_.executor = *std::move(created);
     executor_ = setup_.executor->get();
     executor_->set_counts_cpu_time(setup_.is_crowded);
   }
@@ -80,7 +93,6 @@ void ExecutorActor::Run() {
     }
     executor_->EndSleep();
   }
-  executor_->Cancel();
 }
 
 bool ExecutorActor::Work(caf::behavior& commands) {

@@ -26,7 +26,8 @@ class ExecutorActor : public caf::blocking_actor {
  public:
   // All pointers must outlive the actor.
   struct Setup {
-    uint32_t index = 0;  // among the executors of the host
+    uint32_t index = 0;   // among the executors of the host
+    uint32_t device = 0;  // of the plan
     ExecutorFactory create;
     Waker* waker = nullptr;
     bool is_crowded = false;  // more threads poll than the process has cores

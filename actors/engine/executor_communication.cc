@@ -12,8 +12,8 @@ using planner::ActorKind;
 
 namespace {
 
-// What acts may take, as predicted, before a device executor leaves the endpoint to the
-// communication executor: a little less than what waking that costs.
+// What acts may take before a device executor leaves the endpoint to the communication executor: a
+// little less than what waking that costs.
 constexpr int64_t kUnsharedNs = 20'000;
 
 // At the transport, in one round with nothing else to do: a round in which all else is looked at
@@ -69,10 +69,10 @@ bool DeviceExecutor::PollExchange() {
   return has_moved;
 }
 
-// Before an act of `phase`. The endpoint is kept while acts are short, so that a chain of small
-// messages wakes no other thread.
-void DeviceExecutor::ShareEndpoint(uint32_t phase) {
-  unshared_ns_ -= phases_[phase].act_ns;
+// Before an act. The endpoint is kept while acts are short, so that a chain of small messages wakes
+// no other thread.
+void DeviceExecutor::ShareEndpoint(uint32_t actor) {
+  unshared_ns_ -= actors_[actor].act_ns;
   if (unshared_ns_ < 0) communication_.Disown();
 }
 
@@ -113,8 +113,27 @@ void DeviceExecutor::StartTransport(CommStart* start) {
   start->flags = RecordOf(progress_[comm.phase].step).is_poisoned ? transport::kErrorFlag
                                                                   : transport::kNoFlags;
   active_comms_.push_back(start->comm);
+  if (is_synchronous_ && IsLongActNext()) {
+    // The endpoint is left before the long act anyway.
+    if (communication_.is_owner()) communication_.Disown();
+    communication_.HandOver(*start);
+    return;
+  }
   if (!communication_.is_owner()) unshared_ns_ = kUnsharedNs;
   communication_.Start(*start);
+}
+
+// Whether one of the lanes goes on with an act through which the endpoint is not kept.
+bool DeviceExecutor::IsLongActNext() {
+  for (const uint32_t phase : {running_compute_, running_once_}) {
+    if (phase == planner::kNone) continue;
+    const uint32_t end = phases_[phase].end_actor;
+    Progress& progress = progress_[phase];
+    const uint32_t actor = ready_.First(progress.first_ready, end);
+    progress.first_ready = std::min(actor, end);  // a later search begins here
+    if (actor != planner::kNone && actors_[actor].act_ns > kUnsharedNs) return true;
+  }
+  return false;
 }
 
 void DeviceExecutor::FinishComm(Comm& comm) {

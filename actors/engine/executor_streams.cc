@@ -175,7 +175,10 @@ void DeviceExecutor::Complete(const LaneStream::Mark& instance, int64_t now) {
   if (is_tracing_) Trace(ran, now);
   if (phase.lane == Lane::kCompute) CountComputed(phase.type, now - ran.begin_ns);
   StepRecord& record = RecordOf(instance.step);
-  if (--record.remaining == 0) CompleteStep(record);
+  if (--record.remaining > 0) return;
+  // Its collectives are over, too. Once the step is reported, another thread may take the trace.
+  if (!stream_comms_.empty()) PollStreamComms();
+  CompleteStep(record);
 }
 
 // Starts communications whose bytes have left the device.

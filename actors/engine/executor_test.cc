@@ -451,7 +451,7 @@ TEST_F(ExecutorTest, IllegalChoiceIsAnError) {
 }
 
 TEST_F(ExecutorTest, FailingKernelPoisonsItsStepAndDrains) {
-  for (const char* op : {"t.fail", "t.throw"}) {
+  for (const char* op : {"t.fail", "t.throw", "t.throw_int"}) {
     planner::Plan plan = PipelinePlan(3, 4, "1f1b");
     for (planner::ActorPlan& actor : plan.devices[1].actors) {
       if (actor.name != "f1") continue;
@@ -789,6 +789,33 @@ TEST_F(ExecutorTest, TraceHasEveryActorOfEveryInstance) {
     EXPECT_EQ(trace.size(), 2u * 3 * (6 + 4));
     for (const TraceEvent& event : trace) EXPECT_LE(event.begin_ns, event.end_ns);
     EXPECT_TRUE(harness->executor(0).TakeTrace().empty());
+  }
+}
+
+// From then on, another thread may take it.
+TEST_F(ExecutorTest, AStepThatIsReportedHasBeenTraced) {
+  const planner::Plan plan = CollectivePlan();
+  for (int seed = 0; seed < kSeeds / 10; ++seed) {
+    HarnessOptions options;
+    options.seed = seed;
+    options.is_emulated = true;
+    options.has_stream_collectives = true;
+    options.trace_capacity = 1000;
+    EngineHarness* running = nullptr;
+    options.on_step_done = [&](const DeviceStepReport& report) {
+      size_t expected = 0;
+      for (const planner::PhasePlan& phase : plan.devices[report.device].phases) {
+        expected += (phase.num_actors + 1) * (phase.per_microbatch ? plan.num_microbatches : 1);
+      }
+      EXPECT_EQ(running->executor(report.device).TakeTrace().size(), expected) << "seed " << seed;
+    };
+    std::unique_ptr<EngineHarness> harness = Start(plan, options);
+    ASSERT_NE(harness, nullptr);
+    running = harness.get();
+    for (int step = 0; step < 2; ++step) {
+      harness->Submit({});
+      ASSERT_TRUE(harness->RunUntilDone());
+    }
   }
 }
 

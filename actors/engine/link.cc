@@ -1,7 +1,6 @@
 #include "actors/engine/link.h"
 
 #include <algorithm>
-#include <exception>
 #include <numeric>
 #include <string>
 #include <tuple>
@@ -9,6 +8,7 @@
 
 #include "absl/container/flat_hash_map.h"
 
+#include "base/exception_text.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -24,14 +24,6 @@ using planner::OperandPlan;
 using planner::PhasePlan;
 using planner::Plan;
 using planner::RegisterPlan;
-
-// Phases without a prediction are taken for long ones.
-uint32_t ActNs(const PhasePlan& phase) {
-  constexpr uint32_t kUnknownNs = 1'000'000;
-  constexpr double kLongestNs = 1e9;
-  if (phase.num_actors == 0 || !(phase.predicted_s > 0)) return kUnknownNs;
-  return static_cast<uint32_t>(std::min(phase.predicted_s * 1e9 / phase.num_actors, kLongestNs));
-}
 
 int RankOf(const CollectiveSpec& spec, uint32_t device) {
   const auto member = std::find(spec.devices.begin(), spec.devices.end(), device);
@@ -72,7 +64,6 @@ class Linker {
       if (plan.lane == planner::Lane::kCompute)
         phase.type = planner::PhaseType(plan.kind, plan.chunk);
       phase.per_microbatch = plan.per_microbatch;
-      phase.act_ns = ActNs(plan);
       if (plan.lane == planner::Lane::kFloating && target_.communicator != nullptr) {
         phase.floating_stream = static_cast<uint32_t>(out_.floating_streams.size());
         out_.floating_streams.push_back(std::make_unique<LaneStream>(*target_.device));
@@ -150,8 +141,8 @@ class Linker {
         if (def->prepare != nullptr) def->prepare(spec);
         shared.kernel = kernel.get();
         out_.kernels.push_back(std::move(kernel));
-      } catch (const std::exception& error) {
-        return absl::InternalError(StrCat("its kernel threw: ", error.what()));
+      } catch (...) {
+        return absl::InternalError(StrCat("its kernel threw: ", ExceptionText()));
       }
     }
     if (shared.kernel == nullptr) return absl::InternalError("its kernel could not be made");
@@ -373,11 +364,10 @@ class Linker {
       Phase& phase = out_.phases[gate.phase];
       const uint32_t counter = static_cast<uint32_t>(out_.counters.size());
       if (phase.num_counters++ == 0) phase.first_counter = counter;
-      TokenCounter& entry = out_.counters.emplace_back();
-      entry.phase = gate.phase;
-      entry.need = gate.is_credit ? channel.produce : channel.consume;
-      entry.count = gate.is_credit ? channel.capacity - channel.initial : channel.initial;
-      if (entry.count < entry.need) ++phase.missing;
+      const TokenCounter& entry = out_.counters.emplace_back(
+          gate.is_credit ? channel.capacity - channel.initial : channel.initial,
+          gate.is_credit ? channel.produce : channel.consume, gate.phase);
+      if (entry.is_short()) ++phase.missing;
       out_.counter_infos.push_back({gate.channel, gate.is_credit});
       // Tokens come from the producer, credits from the consumer.
       if (gate.is_credit) {

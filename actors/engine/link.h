@@ -13,6 +13,7 @@
 #define PENSTOCK_ACTORS_ENGINE_LINK_H_
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -51,6 +52,8 @@ struct Actor {
   uint16_t num_joins = 0;
   planner::ActorKind kind = planner::ActorKind::kKernel;
   bool runs_on_stream = true;  // as opposed to moving by itself
+  // What firing it takes, as last measured on a synchronous device; until then it counts as long.
+  uint32_t act_ns = 1'000'000;
 };
 static_assert(sizeof(Actor) <= 64, "an actor is at most one cache line");
 
@@ -63,11 +66,25 @@ struct Increment {
   uint32_t amount = 0;
 };
 
-// Tokens or credits that a phase takes `need` of when it starts.
-struct TokenCounter {
-  uint32_t count = 0;
-  uint32_t need = 0;
-  uint32_t phase = 0;
+// Tokens or credits that a phase takes `need` of when it starts. The executor's thread counts; any
+// thread may read the count.
+class TokenCounter {
+ public:
+  TokenCounter(uint32_t count, uint32_t need, uint32_t phase)
+      : need(need), phase(phase), count_(count) {}
+  TokenCounter(const TokenCounter& other) : TokenCounter(other.count(), other.need, other.phase) {}
+
+  uint32_t count() const { return count_.load(std::memory_order_relaxed); }
+  bool is_short() const { return count() < need; }
+  // Of one thread, so no locked instruction is needed.
+  void Add(uint32_t amount) { count_.store(count() + amount, std::memory_order_relaxed); }
+  void Take() { count_.store(count() - need, std::memory_order_relaxed); }
+
+  const uint32_t need;
+  const uint32_t phase;
+
+ private:
+  std::atomic<uint32_t> count_;
 };
 
 // What a report says of a counter.
@@ -105,7 +122,6 @@ struct Phase {
   uint32_t first_start = 0;  // into starts
   uint32_t num_starts = 0;
   uint32_t missing = 0;  // counters whose count is below their need
-  uint32_t act_ns = 0;   // what one of its actors takes on average, as predicted
   planner::Lane lane = planner::Lane::kCompute;
   uint32_t type = 0;  // of the compute lane: planner::PhaseType
   bool per_microbatch = true;

@@ -1,10 +1,10 @@
 #include "actors/engine/stage.h"
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 
 #include "actors/engine/step_name.h"
+#include "base/exception_text.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/plan/stage_schedule.h"
@@ -118,11 +118,8 @@ bool StageController::Poll() {
     std::optional<PhaseChoice> choice;
     try {
       choice = scheduler_->Next(View());
-    } catch (const std::exception& error) {
-      status_ = ThrewError(error.what());
-      break;
     } catch (...) {
-      status_ = ThrewError("something that is no std::exception");
+      status_ = ThrewError(ExceptionText());
       break;
     }
     if (!choice.has_value()) break;

@@ -1,6 +1,5 @@
 #include "actors/session/checkpoint_writer.h"
 
-#include <exception>
 #include <filesystem>
 #include <set>
 #include <utility>
@@ -10,7 +9,9 @@
 #include "caf/all.hpp"
 
 #include "actors/engine/caf_thread_internal.h"
+#include "base/await.h"
 #include "base/device.h"
+#include "base/exception_text.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -40,6 +41,7 @@ uint64_t BytesIn(const std::string& folder) {
 struct CheckpointWriter::Progress {
   absl::Mutex mutex;
   std::multiset<int64_t> steps ABSL_GUARDED_BY(mutex);
+  absl::Status ended ABSL_GUARDED_BY(mutex);  // OK as long as the actor lives
 };
 
 }  // namespace penstock::actors
@@ -64,14 +66,32 @@ class CheckpointWriter::Actor : public caf::event_based_actor {
     return {[this](WriteMessage& message) { Handle(message); }};
   }
 
-  // Nobody waits for an actor that is no more.
-  void on_exit() override {
-    const absl::MutexLock lock(&progress_->mutex);
-    progress_->steps.clear();
-  }
+  void on_exit() override { End(absl::InternalError("the checkpoint writer has ended")); }
 
  private:
   void Handle(WriteMessage& message) {
+    try {
+      const CheckpointResult result = TryToWrite(message);
+      if (on_done_) on_done_(result);
+    } catch (...) {
+      End(absl::InternalError(
+          StrCat("the checkpoint writer has ended: what is told of the checkpoint of step ",
+                 message.info.step, " threw: ", ExceptionText())));
+      quit(caf::exit_reason::unhandled_exception);
+      return;
+    }
+    const absl::MutexLock lock(&progress_->mutex);
+    progress_->steps.erase(progress_->steps.find(message.info.step));
+  }
+
+  // Nobody waits for an actor that is no more.
+  void End(const absl::Status& cause) {
+    const absl::MutexLock lock(&progress_->mutex);
+    if (progress_->ended.ok()) progress_->ended = cause;
+    progress_->steps.clear();
+  }
+
+  CheckpointResult TryToWrite(WriteMessage& message) {
     const SteadyClock clock;
     const int64_t begin_ns = clock.NowNs();
     CheckpointResult result;
@@ -83,13 +103,11 @@ class CheckpointWriter::Actor : public caf::event_based_actor {
       message.states = nullptr;
       result.num_bytes = path.ok() ? BytesIn(result.path) : 0;
       result.seconds = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
-    } catch (const std::exception& error) {
-      result.status = absl::InternalError(StrCat("writing a checkpoint threw: ", error.what()));
+    } catch (...) {
+      result.status = absl::InternalError(StrCat("writing a checkpoint threw: ", ExceptionText()));
       folder_->Abandon(message.info.step);
     }
-    if (on_done_) on_done_(result);
-    const absl::MutexLock lock(&progress_->mutex);
-    progress_->steps.erase(progress_->steps.find(result.step));
+    return result;
   }
 
   absl::StatusOr<std::string> Write(const WriteMessage& message) {
@@ -133,6 +151,7 @@ CheckpointWriter::~CheckpointWriter() {
 void CheckpointWriter::Write(CheckpointInfo info, std::shared_ptr<const KeptStates> states) {
   {
     const absl::MutexLock lock(&progress_->mutex);
+    if (!progress_->ended.ok()) return;
     progress_->steps.insert(info.step);
   }
   const CafThread thread;
@@ -145,9 +164,7 @@ absl::Status CheckpointWriter::Wait(absl::Duration timeout) {
     return progress.steps.empty();
   };
   const absl::MutexLock lock(&progress.mutex);
-  if (progress.mutex.AwaitWithTimeout(absl::Condition(&is_done), timeout)) {
-    return absl::OkStatus();
-  }
+  if (AwaitFor(absl::Condition(&is_done), timeout, &progress.mutex)) return progress.ended;
   return absl::DeadlineExceededError(StrCat("the checkpoint of step ", *progress.steps.begin(),
                                             " has not been written within ",
                                             ToStd(absl::FormatDuration(timeout))));

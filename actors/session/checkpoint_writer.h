@@ -55,6 +55,8 @@ class CheckpointWriter {
   void Write(CheckpointInfo info, std::shared_ptr<const KeptStates> states);
 
   // Waits until all that was handed in is written, or was not. kDeadlineExceeded names the step.
+  // kInternal: the writer has ended, because of an exception of on_done or a lack of memory, and
+  // writes nothing any more.
   absl::Status Wait(absl::Duration timeout);
 
  private:

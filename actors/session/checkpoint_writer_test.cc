@@ -55,9 +55,11 @@ class CheckpointWriterTest : public ::testing::Test {
   CheckpointWriterTest() {
     auto folder = CheckpointFolder::Open(path_, 2);
     EXPECT_TRUE(folder.ok()) << folder.status();
-    writer_ = std::make_unique<CheckpointWriter>(
-        system_, *std::move(folder),
-        [this](const CheckpointResult& result) { results_.push_back(result); });
+    writer_ = std::make_unique<CheckpointWriter>(system_, *std::move(folder),
+                                                 [this](const CheckpointResult& result) {
+                                                   if (throws_) throw 1;
+                                                   results_.push_back(result);
+                                                 });
   }
 
   void Write(int64_t step, std::shared_ptr<const KeptStates> states) {
@@ -74,6 +76,7 @@ class CheckpointWriterTest : public ::testing::Test {
   caf::actor_system_config config_;
   caf::actor_system system_{config_};
   std::vector<CheckpointResult> results_;  // read after Wait
+  bool throws_ = false;                    // set before Write
   std::unique_ptr<CheckpointWriter> writer_;
 };
 
@@ -111,6 +114,17 @@ TEST_F(CheckpointWriterTest, AnErrorLosesNoEarlierCheckpoint) {
   EXPECT_THAT(ToStd(results_[2].status.message()), HasSubstr("out of luck"));
   const std::filesystem::directory_iterator entries(path_);
   EXPECT_EQ(std::distance(begin(entries), end(entries)), 2);  // a checkpoint and the lock
+}
+
+TEST_F(CheckpointWriterTest, AWriterThatHasEndedIsAnError) {
+  throws_ = true;
+  Write(10, std::make_shared<TestStates>(1.5F));
+  const absl::Status ended = Wait();
+  EXPECT_EQ(ended.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(ToStd(ended.message()), HasSubstr("of the checkpoint of step 10 threw"));
+  EXPECT_THAT(Steps(), ElementsAre(10));
+  Write(20, std::make_shared<TestStates>(2.5F));
+  EXPECT_EQ(Wait(), ended);
 }
 
 TEST_F(CheckpointWriterTest, ParametersThatAreNotFiniteAreNoCheckpoint) {

@@ -3,8 +3,10 @@
 
 #include "actors/session/local_engine.h"
 
+#include <pthread.h>
 #include <sched.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -85,6 +87,7 @@ class WaitingObserver final : public EngineObserver {
 class Gate {
  public:
   void Open() { is_open_.store(true); }
+  void Close() { is_open_.store(false); }
   // False if it was not opened in time.
   bool Pass() const {
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -202,17 +205,20 @@ class LocalEngineTest : public ::testing::Test {
     create_device_ = [](uint32_t index) { return EmulatedDevice::Create({.seed = index}); };
   }
 
-  absl::Status Start(planner::Plan plan, std::unique_ptr<transport::Transport> transport) {
+  absl::Status Start(planner::Plan plan, std::unique_ptr<transport::Transport> transport,
+                     EngineObserver* observer = nullptr) {
     plan_ = std::move(plan);
     LocalEngineOptions options;
     options.create_device = create_device_;
     options.create_communicator = create_communicator_;
     options.check_results = check_results_;
     options.max_memory_bytes = max_memory_bytes_;
+    options.timeout = absl::FromChrono(kPatience);
     options.num_devices = static_cast<uint32_t>(plan_.devices.size());
     options.kernels = &kernels_;
     options.policies = &policies_;
-    auto engine = LocalEngine::Start(plan_, std::move(transport), &observer_, options);
+    auto engine = LocalEngine::Start(plan_, std::move(transport),
+                                     observer == nullptr ? &observer_ : observer, options);
     if (!engine.ok()) return engine.status();
     engine_ = *std::move(engine);
     return absl::OkStatus();
@@ -242,6 +248,22 @@ TEST_F(LocalEngineTest, ACollectiveEndsWhileItsDeviceComputes) {
   EXPECT_TRUE(observer_.AwaitDone(3));
   EXPECT_EQ(observer_.failure(), absl::OkStatus());
   gate_.Open();  // or the device would compute on
+  engine_->Stop();
+}
+
+// Whatever the plan predicts, and in steps whose acts are not measured any more.
+TEST_F(LocalEngineTest, ADeviceLeavesTheEndpointBeforeALongKernel) {
+  planner::Plan plan = OverlapPlan();
+  for (planner::DevicePlan& device : plan.devices) {
+    for (planner::PhasePlan& phase : device.phases) phase.predicted_s = 1e-9;
+  }
+  ASSERT_EQ(Start(std::move(plan), Inproc(3)), absl::OkStatus());
+  for (int step = 0; step < 4; ++step) {
+    engine_->Submit(step, std::make_shared<StepBuffers>());
+    EXPECT_TRUE(observer_.AwaitDone(3 * (step + 1)));
+    ASSERT_EQ(observer_.failure(), absl::OkStatus()) << "step " << step;
+    gate_.Close();
+  }
   engine_->Stop();
 }
 
@@ -423,6 +445,16 @@ TEST_F(LocalEngineTest, MemoryStaysWhileTheTransportHoldsIt) {
   }
 }
 
+TEST_F(LocalEngineTest, ADeviceThatThrowsWhileItLoadsIsAnError) {
+  create_device_ = [](uint32_t index) -> absl::StatusOr<std::unique_ptr<Device>> {
+    if (index == 1) throw std::runtime_error("out of threads");
+    return CreateCpuDevice(1);
+  };
+  const absl::Status status = Start(OverlapPlan(), Inproc(3));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(status.message(), "device 1 threw while it loaded: out of threads");
+}
+
 TEST_F(LocalEngineTest, BuffersOfCollectivesHaveToFit) {
   testing::FaultOptions faults;
   faults.views = testing::Views::kNone;
@@ -494,6 +526,140 @@ TEST_F(LocalEngineTest, ThreadsAreNamedAfterTheirWork) {
   EXPECT_EQ(counts["communication"], 1);
   EXPECT_GE(counts["executor"], 3);
   engine_->Stop();
+}
+
+// Nothing that is sent arrives; whoever still cancels when the transport has gone is found out.
+class SilentEndpoint final : public transport::Endpoint {
+ public:
+  using Request = transport::Request;
+
+  std::function<void()> on_send;
+  std::string sender;    // the name of the last thread
+  bool is_busy = false;  // something moves all the time
+
+  void set_gone() { is_gone_ = true; }
+  uint32_t generation() const override { return 0; }
+  void Send(uint32_t, transport::Tag, const void*, size_t, uint32_t, Request* request) override {
+    request->state = Request::State::kPending;
+    std::array<char, 16> name = {};
+    pthread_getname_np(pthread_self(), name.data(), name.size());
+    sender = name.data();
+    if (on_send) on_send();
+  }
+  void Recv(uint32_t, transport::Tag, void*, size_t, Request* request) override {
+    request->state = Request::State::kPending;
+  }
+  bool can_view() const override { return true; }
+  void View(uint32_t, transport::Tag, size_t, Request* request) override {
+    request->state = Request::State::kPending;
+  }
+  void Release(Request*) override {}
+  void Cancel(Request* request) override {
+    EXPECT_FALSE(is_gone_);
+    if (request->state != Request::State::kPending) return;
+    request->state = Request::State::kFailed;
+    request->status = absl::CancelledError("cancelled");
+  }
+  bool Progress() override { return is_busy; }
+  void SetWakeup(std::function<void()>) override {}
+
+ private:
+  bool is_gone_ = false;
+};
+
+class SilentTransport final : public transport::Transport {
+ public:
+  // The endpoints outlive it.
+  explicit SilentTransport(std::vector<SilentEndpoint>* endpoints) : endpoints_(*endpoints) {}
+  ~SilentTransport() override {
+    for (SilentEndpoint& endpoint : endpoints_) endpoint.set_gone();
+  }
+  std::string name() const override { return "silent"; }
+  uint32_t num_devices() const override { return static_cast<uint32_t>(endpoints_.size()); }
+  absl::StatusOr<transport::Endpoint*> OpenEndpoint(uint32_t device) override {
+    return &endpoints_[device];
+  }
+  void Wait(int fd, int timeout_ms) override {
+    if (on_wait) on_wait();
+    Transport::Wait(fd, timeout_ms);
+  }
+  transport::TransportStats stats() const override { return {}; }
+
+  std::function<void()> on_wait;
+
+ private:
+  std::vector<SilentEndpoint>& endpoints_;
+};
+
+// With a long kernel ahead, the communication executor starts what becomes ready; an executor with
+// nothing else to do starts it itself.
+TEST_F(LocalEngineTest, ACommunicationDoesNotBeginOnAThreadThatIsToCompute) {
+  for (const bool is_busy : {true, false}) {
+    EnginePlanBuilder b;
+    for (int i = 0; i < 2; ++i) b.AddDevice();
+    const uint32_t made = b.AddRegister(0);
+    b.BeginPhase(0, "F", PhaseKind::kForward);
+    const uint32_t make = b.AddKernel(0, "made", "t.iota", {}, {made});
+    b.AddChannel(0, make, b.AddSend(0, "send", made, 1));
+    if (is_busy) b.AddKernel(0, "busy", "t.pass", {}, {b.AddRegister(0)});
+    b.BeginPhase(1, "F", PhaseKind::kForward);
+    b.AddRecv(1, "recv", b.AddRegister(1), b.last_transfer());
+    std::vector<SilentEndpoint> endpoints(2);
+    endpoints[0].on_send = [this] { gate_.Open(); };
+    ASSERT_EQ(Start(b.Build(), std::make_unique<SilentTransport>(&endpoints)), absl::OkStatus());
+    gate_.Close();
+    engine_->Submit(0, std::make_shared<StepBuffers>());
+    EXPECT_TRUE(gate_.Pass());
+    engine_.reset();
+    EXPECT_EQ(endpoints[0].sender, is_busy ? "communication" : "executor");
+  }
+}
+
+// Then time limits of requests would not be counted.
+TEST_F(LocalEngineTest, TrafficWithoutAPauseKeepsNobodyFromWaiting) {
+  std::vector<SilentEndpoint> endpoints(3);
+  for (SilentEndpoint& endpoint : endpoints) endpoint.is_busy = true;
+  auto transport = std::make_unique<SilentTransport>(&endpoints);
+  transport->on_wait = [this] { gate_.Open(); };
+  ASSERT_EQ(Start(OverlapPlan(), std::move(transport)), absl::OkStatus());
+  EXPECT_TRUE(gate_.Pass());
+  engine_.reset();
+}
+
+// Throws on the executor's thread.
+class ThrowingObserver final : public EngineObserver {
+ public:
+  explicit ThrowingObserver(WaitingObserver* observer) : observer_(*observer) {}
+  void OnStepDone(const DeviceStepReport& report) override { observer_.OnStepDone(report); }
+  void OnError(uint32_t, int64_t, const absl::Status&) override { throw 1; }
+  void OnFailure(const absl::Status& status) override { observer_.OnFailure(status); }
+
+ private:
+  WaitingObserver& observer_;
+};
+
+TEST_F(LocalEngineTest, AnExecutorThatEndsByAnExceptionLeavesNothingUnderWay) {
+  EnginePlanBuilder b;
+  for (int i = 0; i < 2; ++i) b.AddDevice();
+  const uint32_t sum = b.AddCollectiveSpec(CollectiveKind::kAllReduce, {0, 1},
+                                           {kWidth / 2, kWidth - kWidth / 2}, true);
+  for (const uint32_t d : {0u, 1u}) {
+    const uint32_t in = b.AddRegister(d);
+    const uint32_t out = b.AddRegister(d);
+    b.BeginPhase(d, "F", PhaseKind::kForward);
+    const uint32_t made = b.AddKernel(d, "made", "t.iota", {}, {in});
+    b.AddChannel(d, made, b.AddCollective(d, "sum", sum, in, out));
+    if (d == 0) b.AddKernel(d, "risk", "t.fail", {in}, {b.AddRegister(d)});
+  }
+  b.AddChannel(0, 0, 2);  // the failure comes when the all_reduce has begun
+  std::vector<SilentEndpoint> endpoints(2);
+  ThrowingObserver observer(&observer_);
+  ASSERT_EQ(Start(b.Build(), std::make_unique<SilentTransport>(&endpoints), &observer),
+            absl::OkStatus());
+  engine_->Submit(0, std::make_shared<StepBuffers>());
+  EXPECT_THAT(std::string(observer_.AwaitFailure().message()),
+              HasSubstr("the executor of device 0 has ended"));
+  engine_.reset();
 }
 
 TEST_F(LocalEngineTest, TheEndOfTheCommunicationExecutorEndsTheSession) {

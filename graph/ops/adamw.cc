@@ -1,7 +1,8 @@
 // adamw(w, g, m, v, step i64[], lr f[], scale f[]) {beta1=0.9, beta2=0.999, epsilon=1e-8,
 // weight_decay=0} -> w', m', v': one step of Adam with decoupled weight decay (Loshchilov & Hutter,
 // arXiv:1711.05101). g is multiplied by scale first; step counts from 1. g, m and v have the
-// type of w; lr and scale are f32, f64 or of w's element type.
+// type of w; lr and scale are f32, f64 or of w's element type. A negative scale says that g is of
+// no use: the results are w, m and v.
 
 #include "base/status_macros.h"
 #include "graph/ops/common.h"

@@ -1,5 +1,7 @@
-// input {feed}: a value fed anew each step. `feed` names the input whose value it is, if that is
-// another one: the planner makes such where stages on several meshes read an input.
+// input {feed, sub_batches}: a value fed anew each step. `feed` names the input whose value it is,
+// if that is another one: the planner makes such where stages on several meshes read an input.
+// `sub_batches` says in how many parts a device computes with its first dimension
+// (planner/lower/sub_batches.h).
 
 #include "graph/ops/source.h"
 

@@ -135,6 +135,7 @@ static void AddAll(OpRegistry& registry) {
   extern OpPtr MakeAllReduce(); add(MakeAllReduce());
   extern OpPtr MakeReduceScatter(); add(MakeReduceScatter());
   extern OpPtr MakeGatherMicrobatches(); add(MakeGatherMicrobatches());
+  extern OpPtr MakeJoinSubBatches(); add(MakeJoinSubBatches());
   extern OpPtr MakeAccumulate(); add(MakeAccumulate());
   extern OpPtr MakeCopy(); add(MakeCopy());
   extern OpPtr MakeToHost(); add(MakeToHost());

@@ -382,6 +382,11 @@ TEST(OpsTest, InferTypes) {
        "sgd: momentum needs a buffer as operand 4"},
       {"all_gather", {}, {F({2})}, "f32[2]"},
       {"receive", {}, {F({2})}, "f32[2]"},
+      {"join_sub_batches", {}, {F({2}), F({2})}, "f32[2]"},
+      {"join_sub_batches",
+       {},
+       {F({2}), F({3})},
+       "join_sub_batches: operand 1 f32[3] should have the shape [2], that of operand 0"},
   };
   for (const TypeCase& test : cases) EXPECT_EQ(InferToText(ops, test), test.expected) << test.op;
 }

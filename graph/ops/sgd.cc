@@ -1,6 +1,7 @@
 // sgd(w, g, lr f[], scale f[][, buffer]) {momentum=0, weight_decay=0, nesterov=false} -> w'[,
 // buffer']: one step of gradient descent; g is multiplied by scale first. Momentum needs the
-// buffer. g and the buffer have the type of w; lr and scale are f32, f64 or of w's element type.
+// buffer. g and the buffer have the type of w; lr and scale are f32, f64 or of w's element type. A
+// negative scale says that g is of no use: the results are w and the buffer.
 
 #include "base/status_macros.h"
 #include "graph/ops/common.h"

@@ -14,7 +14,7 @@ class DeclaredOp : public Op {
   OpRole role() const override { return def_.role; }
   int min_operands() const override { return 0; }
   std::vector<AttrSpec> attributes() const override {
-    if (!def_.has_initializer) return {{"feed", Kind::kString}};
+    if (!def_.has_initializer) return {{"feed", Kind::kString}, {"sub_batches", Kind::kInt}};
     return {{"init", Kind::kString},
             {"std", Kind::kDouble},
             {"stream", Kind::kInt},

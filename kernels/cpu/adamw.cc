@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "kernels/cpu/copy.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/scalar.h"
 
@@ -21,7 +22,9 @@ class Adamw : public CpuKernel {
     const double step = static_cast<double>(*Input<int64_t>(args, 4));
     const double rate = ReadScalar(spec_, args, 5);
     const double correction2 = std::sqrt(1 - std::pow(beta2_, step));
-    const auto scale = Splat(static_cast<T>(ReadScalar(spec_, args, 6)));
+    const double gradient_scale = ReadScalar(spec_, args, 6);
+    if (gradient_scale < 0) return Keep(args);
+    const auto scale = Splat(static_cast<T>(gradient_scale));
     // rate m^ / (sqrt(v^) + epsilon) with the corrections m^ = m / (1 - beta1^step) and
     // v^ = v / (1 - beta2^step) taken out of the loop.
     const auto step_size = Splat(static_cast<T>(rate / (1 - std::pow(beta1_, step)) * correction2));
@@ -70,6 +73,14 @@ class Adamw : public CpuKernel {
   }
 
  private:
+  absl::Status Keep(const KernelArgs& args) {
+    const size_t num_bytes = static_cast<size_t>(spec_.outputs[0].num_elements()) * sizeof(T);
+    CopyBytes(pool_, Input<T>(args, 0), Output<T>(args, 0), num_bytes);
+    CopyBytes(pool_, Input<T>(args, 2), Output<T>(args, 1), num_bytes);
+    CopyBytes(pool_, Input<T>(args, 3), Output<T>(args, 2), num_bytes);
+    return absl::OkStatus();
+  }
+
   double beta1_;
   double beta2_;
   double epsilon_;

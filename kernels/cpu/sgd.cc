@@ -1,3 +1,4 @@
+#include "kernels/cpu/copy.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/scalar.h"
 
@@ -19,7 +20,14 @@ class Sgd : public CpuKernel {
   absl::Status Run(const KernelArgs& args) override {
     const bool has_buffer = args.inputs.size() > 4;
     const auto rate = Splat(static_cast<T>(ReadScalar(spec_, args, 2)));
-    const auto scale = Splat(static_cast<T>(ReadScalar(spec_, args, 3)));
+    const double gradient_scale = ReadScalar(spec_, args, 3);
+    if (gradient_scale < 0) {
+      const size_t num_bytes = static_cast<size_t>(spec_.outputs[0].num_elements()) * sizeof(T);
+      CopyBytes(pool_, Input<T>(args, 0), Output<T>(args, 0), num_bytes);
+      if (has_buffer) CopyBytes(pool_, Input<T>(args, 4), Output<T>(args, 1), num_bytes);
+      return absl::OkStatus();
+    }
+    const auto scale = Splat(static_cast<T>(gradient_scale));
     const auto gradient = [&](auto w, auto g) { return scale * g + weight_decay_ * w; };
     pool_.ParallelFor(
         spec_.outputs[0].num_elements(), kGrain, [&](int64_t begin, int64_t end, int) {

@@ -183,7 +183,8 @@ __global__ void AdamwKernel(AdamwParams params, int64_t count, const float* w, c
     Floats mean = *reinterpret_cast<const Floats*>(m + i);
     Floats square = *reinterpret_cast<const Floats*>(v + i);
     const Floats gradients = *reinterpret_cast<const Floats*>(g + i);
-    for (int j = 0; j < N; ++j) {
+    // A negative scale: the gradients are of no use, and all is kept as it is.
+    for (int j = 0; j < N && !(factors.scale < 0); ++j) {
       const float gradient = gradients.v[j] * factors.scale;
       mean.v[j] = beta1 * mean.v[j] + rest1 * gradient;
       square.v[j] = beta2 * square.v[j] + rest2 * (gradient * gradient);
@@ -202,6 +203,11 @@ __global__ void SgdKernel(SgdParams params, int64_t count, const float* w, const
   const float scale = *params.scale;
   for (int64_t i = ThreadIndex(); i < count; i += ThreadCount()) {
     const float weight = w[i];
+    if (scale < 0) {  // as in AdamwKernel
+      if (buffer != nullptr) new_buffer[i] = buffer[i];
+      new_w[i] = weight;
+      continue;
+    }
     const float gradient = scale * g[i] + params.weight_decay * weight;
     float direction = gradient;
     if (buffer != nullptr) {

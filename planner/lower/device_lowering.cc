@@ -13,7 +13,6 @@
 #include "planner/cost/communication_cost.h"
 #include "planner/cost/kernel_cost.h"
 #include "planner/lower/device_lowering_internal.h"
-#include "planner/plan/access_order.h"
 #include "planner/plan/coordinates.h"
 #include "planner/sharding/execution_sharding.h"
 
@@ -24,9 +23,14 @@ absl::StatusOr<TilePlan> DeviceLowering::Tile(ValueId value) const {
   return TileOf(mesh_, ClosedSharding(mesh_, v), v.type, mesh_device_);
 }
 
+PhaseKey DeviceLowering::KeyHere(PhaseKey key) const {
+  if (key.lane() == Lane::kCompute) key.chunk += direction_;
+  return key;
+}
+
 int DeviceLowering::PhaseIndex(const PhaseKey& key) {
-  const auto it = phase_index_.find(key);
-  if (it != phase_index_.end()) return it->second;
+  const auto it = draft_.phase_index.find(KeyHere(key));
+  if (it != draft_.phase_index.end()) return it->second;
   return -1;
 }
 
@@ -40,8 +44,8 @@ int DeviceLowering::FloatingPhase(std::string name, bool per_microbatch) {
 }
 
 absl::StatusOr<int> DeviceLowering::NewBuffer(ValueId value, bool per_microbatch) {
-  const auto part = bucket_part_.find(value);
-  if (part != bucket_part_.end()) return part->second;
+  const auto part = part_.find(value);
+  if (part != part_.end()) return part->second;
   ASSIGN_OR_RETURN(TilePlan tile, Tile(value));
   Buffer buffer;
   buffer.bytes = tile.num_bytes();
@@ -73,6 +77,9 @@ void DeviceLowering::AddActor(int phase, ActorKind kind, std::string name, Kerne
     const int buffer = actor.inputs.empty() ? actor.outputs[0] : actor.inputs[0];
     actor.predicted_s = TransferSeconds(program_.buffer(buffer).bytes, options.link);
   }
+  if (!shared_.is_folded()) {
+    actor.plan.target = shared_.SpellOutTarget(kind, target, mesh_device_);
+  }
   program_.AddActor(phase, std::move(actor));
 }
 
@@ -89,10 +96,12 @@ absl::Status DeviceLowering::AddNode(const ScheduledNode& scheduled) {
   if (shared_.bucket_of_.contains(id)) {
     const auto scattered = scattered_part_.find(result);
     buffer_[result] =
-        scattered != scattered_part_.end() ? scattered->second : bucket_part_.at(node.operands[0]);
+        scattered != scattered_part_.end() ? scattered->second : part_.at(node.operands[0]);
   } else if (!fused_.contains(id)) {
     if (shared_.receptions_.contains(id)) {
       RETURN_IF_ERROR(AddReception(id, phase));
+    } else if (node.op->role() == graph::OpRole::kJoinSubBatches) {
+      RETURN_IF_ERROR(JoinSubBatches(id, phase));
     } else if (shared_.communications_.contains(id)) {
       RETURN_IF_ERROR(AddRedistribution(scheduled, phase));
       value_phase_[result] = phase;
@@ -126,7 +135,7 @@ absl::Status DeviceLowering::AddFetch(size_t index) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<DevicePlan> DeviceLowering::Run() {
+void DeviceLowering::FindPhases() {
   // The phases of the stage, the same on all its devices.
   std::set<PhaseKey> keys = shared_.keys_[stage_];
   // Copies into states come after everything that reads the old value at its place in the order.
@@ -143,6 +152,10 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
         std::max(assign_key_, key.per_microbatch ? PhaseKey{key.level + 1, false, 0} : key);
   }
   if (has_copies) keys.insert(assign_key_);
+  for (const PhaseKey& key : keys) draft_.keys.insert(KeyHere(key));
+}
+
+void DeviceDraft::AddPhases() {
   for (const PhaseKey& key : keys) {
     PhasePlan plan;
     plan.kind = key.kind();
@@ -155,11 +168,14 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
     if (!key.per_microbatch && key.order > 0) absl::StrAppend(&plan.name, " ", key.order);
     if (plan.lane == Lane::kCompute) plan.chunk = static_cast<uint32_t>(key.chunk);
     if (key.chunk > 0) absl::StrAppend(&plan.name, " of chunk ", key.chunk);
-    phase_index_[key] = program_.AddPhase(std::move(plan));
+    phase_index[key] = program.AddPhase(std::move(plan));
   }
+}
 
+absl::Status DeviceLowering::Begin() {
   RETURN_IF_ERROR(AddStates());
   RETURN_IF_ERROR(AddBuckets());
+  RETURN_IF_ERROR(AddSubBatches());
   for (const auto& [value, stages] : shared_.remote_readers_) {
     if (stages.contains(stage_)) RETURN_IF_ERROR(AddReceive(value));
   }
@@ -185,41 +201,37 @@ absl::StatusOr<DevicePlan> DeviceLowering::Run() {
     fused_.insert(id);
     accumulates_into_[term] = node.results[0];
   }
-  for (const ScheduledNode& scheduled : shared_.node_order_) {
-    const NodePhase& phase = shared_.phases_[scheduled.node];
-    const Node& node = graph_.node(scheduled.node);
-    if (!phase.is_live || phase.is_leaf || phase.stage != stage_ || node.op->has_declared_type() ||
-        node.op->role() == graph::OpRole::kAssign) {
-      continue;
-    }
-    if (scheduled.part == ScheduledNode::Part::kFinish) {
-      FinishGather(scheduled.node);
-    } else {
-      RETURN_IF_ERROR(AddNode(scheduled));
-    }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceLowering::Add(const ScheduledNode& scheduled) {
+  const NodePhase& phase = shared_.phases_[scheduled.node];
+  const Node& node = graph_.node(scheduled.node);
+  if (!phase.is_live || phase.is_leaf || phase.stage != stage_ || node.op->has_declared_type() ||
+      node.op->role() == graph::OpRole::kAssign) {
+    return absl::OkStatus();
   }
+  if (scheduled.part != ScheduledNode::Part::kFinish) return AddNode(scheduled);
+  FinishGather(scheduled.node);
+  return absl::OkStatus();
+}
+
+absl::Status DeviceLowering::End() {
   for (size_t i = 0; i < graph_.returns().size(); ++i) RETURN_IF_ERROR(AddFetch(i));
-  RETURN_IF_ERROR(AddAssignments());
+  return AddAssignments();
+}
 
-  program_.OrderCommunication(shared_.options_.buckets.bytes);
-
-  DeviceProgram::Credits credits;
-  credits.microbatches = static_cast<int>(shared_.plan_.num_microbatches);
-  credits.stage = stage_;
-  credits.times = shared_.times_.has_value() ? &*shared_.times_ : nullptr;
-  credits.activations = shared_.activations_;
-  credits.order = shared_.orders_[stage_];
-  std::vector<uint32_t> state_registers(shared_.plan_.states.size(), kNone);
-  DevicePlan device =
-      program_.Finish(credits, &state_registers, &shared_.folded_.view_operands.emplace_back());
-  device.stage = static_cast<uint32_t>(stage_);
-  if (!shared_.is_folded()) shared_.SpellOutTargets(mesh_device_, &device);
-  AddOrderChannels(shared_.folded_.kernels, &device);
+void DeviceLowering::KeepStateRegisters(const std::vector<uint32_t>& registers) const {
   for (const auto& [value, index] : shared_.state_index_) {
     if (shared_.PhaseOf(value).stage != stage_) continue;
-    shared_.folded_.states[index].registers.push_back(state_registers[index]);
+    std::vector<uint32_t>& of_state = shared_.folded_.states[index].registers;
+    if (shared_.is_folded()) {
+      of_state.push_back(registers[index]);
+    } else {
+      of_state.resize(shared_.NumDevices(stage_), kNone);
+      of_state[mesh_device_] = registers[index];
+    }
   }
-  return device;
 }
 
 }  // namespace penstock::planner::internal

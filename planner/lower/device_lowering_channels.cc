@@ -10,6 +10,7 @@
 
 #include "base/status_macros.h"
 #include "planner/lower/device_lowering_internal.h"
+#include "planner/lower/sub_batches.h"
 #include "planner/plan/coordinates.h"
 
 namespace penstock::planner::internal {
@@ -31,7 +32,7 @@ absl::Status DeviceLowering::AddBuckets() {
         ASSIGN_OR_RETURN(const TilePlan tile, Tile(part));
         buffer.bytes = whole_tile.num_bytes();
         wholes.push_back(program_.AddBuffer(buffer));
-        bucket_part_[term] = wholes.back();
+        part_[term] = wholes.back();
         // Into the device's own part of the buffer.
         const std::optional<uint64_t> offset = ContiguousOffset(whole_tile, tile);
         if (!offset.has_value()) {
@@ -51,7 +52,7 @@ absl::Status DeviceLowering::AddBuckets() {
     for (NodeId id : bucket.nodes) {
       const ValueId term = graph_.node(id).operands[0];
       ASSIGN_OR_RETURN(const TilePlan tile, Tile(term));
-      bucket_part_[term] = program_.AddPart(whole, tile.num_bytes());
+      part_[term] = program_.AddPart(whole, tile.num_bytes());
     }
     const std::string name = absl::StrCat("reduce gradients ", b);
     AddActor(FloatingPhase(name, per_microbatch), ActorKind::kCollective, name, {}, {}, target,
@@ -85,7 +86,7 @@ absl::Status DeviceLowering::AddReceive(ValueId value) {
   const bool per_microbatch = shared_.IsMadeOften(value);
   ASSIGN_OR_RETURN(int buffer, NewBuffer(value, per_microbatch));
   program_.buffer(buffer).received = true;
-  program_.buffer(buffer).source = shared_.ComputePhaseOf(shared_.PhaseOf(value));
+  program_.buffer(buffer).source = shared_.ComputePhaseOf(shared_.PhaseOf(value), direction_);
   buffer_[value] = buffer;
   const std::string name = absl::StrCat("recv ", graph_.value(value).name);
   const uint32_t transfer = shared_.transfers_.at({value, stage_});
@@ -111,7 +112,7 @@ absl::Status DeviceLowering::AddReception(NodeId id, int phase) {
     buffer.bytes = message.part.num_bytes();
     buffer.per_microbatch = per_microbatch;
     buffer.received = true;
-    buffer.source = shared_.ComputePhaseOf(shared_.PhaseOf(source));
+    buffer.source = shared_.ComputePhaseOf(shared_.PhaseOf(source), direction_);
     parts.push_back(program_.AddBuffer(buffer));
     join.inputs.push_back(message.part);
     const std::string part_name = absl::StrCat("recv ", name, ".", parts.size() - 1);
@@ -181,6 +182,18 @@ absl::Status DeviceLowering::AddSends(ValueId value) {
   return absl::OkStatus();
 }
 
+// A sum is reduced in place when nobody else reads its terms.
+bool DeviceLowering::IsReducedInPlace(NodeId reduction) const {
+  const Node& node = graph_.node(reduction);
+  if (node.op->role() != graph::OpRole::kAllReduce) return false;
+  const ValueId operand = node.operands[0];
+  return shared_.users_[operand].size() == 1 && shared_.RootOf(operand) == operand &&
+         !shared_.PhaseOf(operand).is_leaf && !shared_.IsState(operand) &&
+         shared_.PhaseOf(operand).stage == stage_ &&
+         !TakesSubBatch(graph_, shared_.ProducerOf(operand)) &&
+         shared_.ProducerOf(operand).op->role() != graph::OpRole::kJoinSubBatches;
+}
+
 absl::Status DeviceLowering::AddRedistribution(const ScheduledNode& scheduled, int phase) {
   const NodeId id = scheduled.node;
   const Node& node = graph_.node(id);
@@ -198,12 +211,9 @@ absl::Status DeviceLowering::AddRedistribution(const ScheduledNode& scheduled, i
   const bool per_microbatch = program_.phase(phase).plan.per_microbatch;
   ASSIGN_OR_RETURN(int source, BufferForReading(operand, phase));
 
-  // A sum is reduced in place when nobody else reads its terms.
-  const bool in_place =
-      spec.kind == CollectiveKind::kAllReduce && shared_.users_[operand].size() == 1 &&
-      shared_.RootOf(operand) == operand && !shared_.PhaseOf(operand).is_leaf &&
-      !shared_.IsState(operand) && shared_.PhaseOf(operand).stage == stage_ &&
-      program_.buffer(source).per_microbatch == per_microbatch && MayStayIn(source, result);
+  const bool in_place = IsReducedInPlace(id) &&
+                        program_.buffer(source).per_microbatch == per_microbatch &&
+                        MayStayIn(source, result);
   const int rank = static_cast<int>(
       std::find(spec.devices.begin(), spec.devices.end(), mesh_device_) - spec.devices.begin());
   auto flat = [&](const TilePlan& like, int64_t elements) {

@@ -1,8 +1,9 @@
-// Builds the program of one device, and of all of its class, from what lowering knows of all
-// devices (lowering_internal.h). Its parts:
+// Builds a part of the program of one device, and of all of its class, from what lowering knows of
+// all devices (lowering_internal.h). Its files:
 //   device_lowering.cc           phases, the walk through the nodes, fetches
 //   device_lowering_kernels.cc   kernels and the values that they read; which of them work in place
 //   device_lowering_channels.cc  buckets, sends, receives and redistributions
+//   device_lowering_batches.cc   sub-batches, which lie in the whole values
 //   device_lowering_states.cc    parameters and states: where their next values are written
 //
 // Worked example: `y = all_reduce(x)`, where x has no other reader, is a collective actor whose
@@ -31,19 +32,43 @@
 
 namespace penstock::planner::internal {
 
-// Builds the program of one device, and of all of its class.
+// What the parts of a device's program share.
+struct DeviceDraft {
+  DeviceProgram program;
+  std::set<PhaseKey> keys;
+  std::map<PhaseKey, int> phase_index;
+
+  // Of all keys, in their order.
+  void AddPhases();
+};
+
+// Adds one part to the program of one device, and of all of its class: what the device runs of a
+// stage. The steps are those below, each for all parts before the next one, with
+// DeviceDraft::AddPhases after the first. Nodes are added one by one to the part that has them, so
+// that actors of different parts stand in the order of nodes too.
 class DeviceLowering {
  public:
-  DeviceLowering(Lowering& shared, int stage, uint32_t mesh_device)
+  DeviceLowering(Lowering& shared, const ProgramPart& part, DeviceDraft& draft)
       : shared_(shared),
         graph_(shared.graph_),
-        mesh_(shared.MeshOfStage(stage)),
-        stage_(stage),
-        mesh_device_(mesh_device) {}
+        mesh_(shared.MeshOfStage(part.stage)),
+        stage_(part.stage),
+        mesh_device_(part.mesh_device),
+        direction_(part.direction),
+        draft_(draft),
+        program_(draft.program) {}
 
-  absl::StatusOr<DevicePlan> Run();
+  void FindPhases();
+  absl::Status Begin();
+  // Nothing if the node is of another stage.
+  absl::Status Add(const ScheduledNode& scheduled);
+  absl::Status End();
+  // `registers` are those of all states of the plan.
+  void KeepStateRegisters(const std::vector<uint32_t>& registers) const;
 
  private:
+  // A phase of the stage among those of the device.
+  PhaseKey KeyHere(PhaseKey key) const;
   int PhaseIndex(const PhaseKey& key);
   int FloatingPhase(std::string name, bool per_microbatch);
   absl::StatusOr<TilePlan> Tile(ValueId value) const;
@@ -56,6 +81,10 @@ class DeviceLowering {
                 std::vector<int> outputs, int after = -1);
   absl::Status AddStates();
   absl::Status AddBuckets();
+  absl::Status AddSubBatches();
+  bool LieSideBySide(const Node& join) const;
+  absl::Status JoinSubBatches(NodeId id, int phase);
+  bool IsReducedInPlace(NodeId reduction) const;
   absl::Status AddReceive(ValueId value);
   absl::Status AddReception(NodeId id, int phase);
   absl::Status AddNode(const ScheduledNode& scheduled);
@@ -74,6 +103,7 @@ class DeviceLowering {
   bool IsCopiedByAssign(const Node& node) const;
   ValueId StateWrittenBy(ValueId value) const;
   absl::StatusOr<bool> AddPartOfState(NodeId id, int phase);
+  absl::StatusOr<bool> AddPartOfBatch(NodeId id);
   bool MayOverwrite(const Node& node, int input, const KernelPlan& spec, size_t result,
                     int phase) const;
   bool MayStayIn(int buffer, ValueId result) const;
@@ -83,8 +113,9 @@ class DeviceLowering {
   const Mesh& mesh_;
   const int stage_;
   const uint32_t mesh_device_;
-  DeviceProgram program_;
-  std::map<PhaseKey, int> phase_index_;
+  const int direction_;
+  DeviceDraft& draft_;
+  DeviceProgram& program_;
   PhaseKey assign_key_;
   std::map<ValueId, int> buffer_;                       // by root value
   std::map<std::pair<ValueId, int>, int> leaf_buffer_;  // leaf value, phase
@@ -92,7 +123,9 @@ class DeviceLowering {
   std::set<int> formed_;    // buffers that all micro-batches of a step form together
   std::set<NodeId> fused_;  // accumulates that their producer does itself
   std::map<ValueId, ValueId> accumulates_into_;
-  std::map<ValueId, int> bucket_part_;  // buffer of a gradient's terms in its bucket
+  // Buffers of values that lie in others: of a gradient's terms in their bucket, of a sub-batch in
+  // the whole.
+  std::map<ValueId, int> part_;
   // The kernel that follows a gather or a halo exchange.
   struct Unpack {
     KernelPlan kernel;

@@ -74,6 +74,8 @@ bool DeviceLowering::MayOverwrite(const Node& node, int input, const KernelPlan&
   if (std::count(node.operands.begin(), node.operands.end(), operand) != 1) return false;
   if (shared_.PhaseOf(operand).is_leaf || shared_.IsState(operand)) return false;
   if (shared_.PhaseOf(operand).stage != stage_) return false;
+  // Its parts may have other readers.
+  if (shared_.ProducerOf(operand).op->role() == graph::OpRole::kJoinSubBatches) return false;
   const auto made = value_phase_.find(operand);
   if (made == value_phase_.end() || made->second != phase) return false;
   const bool is_returned =
@@ -108,8 +110,10 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
   spec.accumulate = role == graph::OpRole::kAccumulate;
 
   if (role == graph::OpRole::kLocalSlice) {
-    ASSIGN_OR_RETURN(const bool is_view, AddPartOfState(id, phase));
-    if (is_view) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const bool is_part_of_state, AddPartOfState(id, phase));
+    if (is_part_of_state) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const bool is_part_of_batch, AddPartOfBatch(id));
+    if (is_part_of_batch) return absl::OkStatus();
     // Into a sum: all terms but the first are neutral.
     const Sharding from = ClosedSharding(mesh_, graph_.value(node.operands[0]));
     const Sharding to = ClosedSharding(mesh_, graph_.value(node.results[0]));
@@ -150,7 +154,7 @@ absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {
     }
     if (buffer < 0 && (r == 0 || r < updated.size()) && !is_copy) {
       for (size_t i = 0; i < node.operands.size() && buffer < 0; ++i) {
-        if (inputs.empty() || spec.accumulate || bucket_part_.contains(result)) break;
+        if (inputs.empty() || spec.accumulate || part_.contains(result)) break;
         if (MayOverwrite(node, static_cast<int>(i), spec, r, phase) &&
             MayStayIn(inputs[i], result)) {
           buffer = inputs[i];

@@ -20,7 +20,12 @@ struct Access {
   uint32_t actor = 0;
   int phase = 0;
   bool is_async = false;
+  uint64_t begin = 0;  // of its bytes in the buffer
+  uint64_t end = 0;
 };
+
+// Whether a value may pass from the one to the other.
+bool ShareBytes(const Access& a, const Access& b) { return a.begin < b.end && b.begin < a.end; }
 
 struct Accesses {
   std::vector<Access> writers;  // in the planned order
@@ -69,12 +74,19 @@ class ProgramAssembler {
       phase.num_actors = static_cast<uint32_t>(phases_[p].actors.size());
       for (const DraftActor& draft : phases_[p].actors) {
         const auto actor = static_cast<uint32_t>(device_.actors.size());
-        const Access access = {actor, static_cast<int>(p), draft.is_async()};
+        const auto access_to = [&](int s) {
+          Access access = {actor, static_cast<int>(p), draft.is_async()};
+          // On other devices of the class, a view may lie elsewhere in the buffer.
+          const Buffer& bytes = buffers_[buffers_[s].view == kNone ? s : WholeOf(s)];
+          access.begin = bytes.offset;
+          access.end = bytes.offset + std::max<uint64_t>(bytes.bytes, 1);
+          return access;
+        };
         for (int input : draft.inputs) {
-          if (input >= 0) accesses_[WholeOf(input)].readers.push_back(access);
+          if (input >= 0) accesses_[WholeOf(input)].readers.push_back(access_to(input));
         }
         for (int output : draft.outputs) {
-          if (output >= 0) accesses_[WholeOf(output)].writers.push_back(access);
+          if (output >= 0) accesses_[WholeOf(output)].writers.push_back(access_to(output));
         }
         ActorPlan plan = draft.plan;
         const auto add = [&](int buffer, bool is_output, std::vector<OperandPlan>* operands) {
@@ -164,7 +176,8 @@ class ProgramAssembler {
     const auto reg = static_cast<uint32_t>(s);
     for (const Access& writer : accesses.writers) {
       for (const Access& reader : accesses.readers) {
-        if (reader.phase == writer.phase && writer.actor < reader.actor) {
+        if (reader.phase == writer.phase && writer.actor < reader.actor &&
+            ShareBytes(writer, reader)) {
           device_.channels.push_back({writer.actor, reader.actor, reg, 1, 1, 1, 0});
         }
       }

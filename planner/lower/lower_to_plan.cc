@@ -1,6 +1,7 @@
 #include "planner/lower/lower_to_plan.h"
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "planner/lower/device_lowering_internal.h"
 #include "planner/lower/lowering_internal.h"
 #include "planner/lower/rate_copies.h"
+#include "planner/plan/access_order.h"
 
 namespace penstock::planner {
 namespace internal {
@@ -58,16 +60,16 @@ absl::StatusOr<FoldedPlan> Lowering::Run() {
   RETURN_IF_ERROR(NumberCollectives());
   FindClasses();
   if (!is_folded()) RETURN_IF_ERROR(SpellOut());
-  for (int stage = 0; stage < num_stages_; ++stage) {
+  for (int group = 0; group < num_stages_; ++group) {
     StagePlan& stage_plan = plan_.stages.emplace_back();
-    stage_plan.order = orders_[stage];
+    stage_plan.order = orders_[group];
     std::vector<uint32_t> devices = folded_.FirstOfClasses();
-    for (uint32_t d = 0; d < NumDevices(stage) && !is_folded(); ++d) {
+    for (uint32_t d = 0; d < NumDevicesOfGroup(group) && !is_folded(); ++d) {
       devices.push_back(d);
-      stage_plan.devices.push_back(first_device_[stage] + d);
+      stage_plan.devices.push_back(first_device_[group] + d);
     }
     for (const uint32_t d : devices) {
-      ASSIGN_OR_RETURN(DevicePlan program, DeviceLowering(*this, stage, d).Run());
+      ASSIGN_OR_RETURN(DevicePlan program, LowerDevice(group, d));
       folded_.programs.push_back(std::move(program));
     }
   }
@@ -75,6 +77,49 @@ absl::StatusOr<FoldedPlan> Lowering::Run() {
   if (!is_folded()) RETURN_IF_ERROR(FinishSpelledOut());
   plan_.predicted_step_s = PredictStepSeconds(PlanOfPrograms(folded_));
   return std::move(folded_);
+}
+
+std::vector<ProgramPart> Lowering::PartsOf(int group, uint32_t device) const {
+  if (!is_bidirectional()) return {ProgramPart{group, device}};
+  std::vector<ProgramPart> parts;
+  for (int stage = 0; stage < num_stages_; ++stage) {
+    for (int direction = 0; direction < num_directions(); ++direction) {
+      if (GroupOf(stage, direction) != group) continue;
+      const uint32_t mesh_device = static_cast<uint32_t>(direction) * NumDevicesOfGroup(group);
+      parts.push_back({stage, mesh_device + device, direction});
+    }
+  }
+  return parts;
+}
+
+absl::StatusOr<DevicePlan> Lowering::LowerDevice(int group, uint32_t device) {
+  DeviceDraft draft;
+  std::vector<std::unique_ptr<DeviceLowering>> parts;
+  for (const ProgramPart& part : PartsOf(group, device)) {
+    parts.push_back(std::make_unique<DeviceLowering>(*this, part, draft));
+    parts.back()->FindPhases();
+  }
+  draft.AddPhases();
+  for (const auto& part : parts) RETURN_IF_ERROR(part->Begin());
+  for (const ScheduledNode& scheduled : node_order_) {
+    for (const auto& part : parts) RETURN_IF_ERROR(part->Add(scheduled));
+  }
+  for (const auto& part : parts) RETURN_IF_ERROR(part->End());
+
+  draft.program.OrderCommunication(options_.buckets.bytes);
+  DeviceProgram::Credits credits;
+  credits.microbatches = static_cast<int>(plan_.num_microbatches);
+  credits.stage = group;
+  credits.times = times_.has_value() ? &*times_ : nullptr;
+  credits.activations = activations_;
+  credits.order = orders_[group];
+  std::vector<uint32_t> state_registers(plan_.states.size(), kNone);
+  DevicePlan plan =
+      draft.program.Finish(credits, &state_registers, &folded_.view_operands.emplace_back());
+  plan.stage = static_cast<uint32_t>(group);
+  AddOrderChannels(folded_.kernels, &plan);
+  for (const auto& part : parts) part->KeepStateRegisters(state_registers);
+  return plan;
 }
 
 }  // namespace internal

@@ -1,7 +1,9 @@
 #include "planner/lower/lower_to_plan.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -323,6 +325,93 @@ graph g {
   options.chunks_per_group = 3;
   EXPECT_THAT(std::string(planner::Compile(ops_, graph, options).status().message()),
               HasSubstr("4 stages cannot be run as 3 chunks"));
+}
+
+// Four stages on four groups of two devices: stages 0 and 3 lie on groups 0 and 3, stages 1 and 2
+// on the others. Micro-batches of direction 1 pass through the groups from the last to the first.
+TEST_F(LowerToPlanTest, BidirectionalStagesLieOnTwoGroups) {
+  const auto train = [&](std::string_view microbatches) {
+    return Train(StrCat("mesh m = [mb=", microbatches, R"( temporal, dp=2]
+graph g {
+  %x = input : f32[48, 4] @[mb.dp, _]
+  %w0 = parameter : f32[4, 4]
+  %h0 = matmul(%x, %w0) : f32[48, 4]
+  %w1 = parameter : f32[4, 4]
+  %h1 = matmul(%h0, %w1) : f32[48, 4]
+  %w2 = parameter : f32[4, 4]
+  %h2 = matmul(%h1, %w2) : f32[48, 4]
+  %w3 = parameter : f32[4, 4]
+  %h3 = matmul(%h2, %w3) : f32[48, 4]
+  %loss = sum_squares(%h3) : f32[]
+  return %loss
+})"),
+                 {}, 4);
+  };
+  const graph::Graph graph = train("8");
+  CompileOptions options = OptionsFor("dualpipe");
+  const absl::StatusOr<Plan> plan = planner::Compile(ops_, graph, options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->num_microbatches, 4u);  // of each direction
+  ASSERT_THAT(plan->devices, SizeIs(8));
+  const auto devices_of = [&](std::string_view name) {
+    std::vector<uint32_t> devices;
+    for (const StatePlan& state : plan->states) {
+      if (state.name != name) continue;
+      for (const StatePlacement& placement : state.placements) devices.push_back(placement.device);
+    }
+    return devices;
+  };
+  EXPECT_THAT(devices_of("w0"), ElementsAre(0, 1, 6, 7));
+  EXPECT_THAT(devices_of("w1"), ElementsAre(2, 3, 4, 5));
+  EXPECT_THAT(devices_of("w2"), ElementsAre(4, 5, 2, 3));
+  EXPECT_THAT(devices_of("w3"), ElementsAre(6, 7, 0, 1));
+  for (uint32_t group = 0; group < 4; ++group) {
+    EXPECT_THAT(plan->stages[group].devices, ElementsAre(2 * group, 2 * group + 1));
+    EXPECT_EQ(StageContextOf(*plan, group).num_chunks(), 2);
+    EXPECT_THAT(plan->stages[group].order, SizeIs(2 * 3 * 4 - (group == 0 || group == 3 ? 4 : 0)));
+  }
+  std::set<std::pair<uint32_t, uint32_t>> links;
+  for (const TransferPlan& transfer : plan->transfers) {
+    if (transfer.per_microbatch) links.insert({transfer.source, transfer.destination});
+  }
+  std::set<std::pair<uint32_t, uint32_t>> expected;  // of activations and gradients
+  for (uint32_t d = 0; d < 6; ++d) {
+    expected.insert({d, d + 2});
+    expected.insert({d + 2, d});
+  }
+  EXPECT_EQ(links, expected);
+  // Gradients are summed over both groups.
+  bool has_sum = false;
+  for (const CollectiveSpec& spec : plan->collectives) {
+    has_sum = has_sum || spec.devices == std::vector<uint32_t>{0, 1, 6, 7};
+  }
+  EXPECT_TRUE(has_sum);
+
+  const auto error_of = [&](const graph::Graph& of, const CompileOptions& with) {
+    return std::string(planner::Compile(ops_, of, with).status().message());
+  };
+  EXPECT_THAT(error_of(train("3"), options), HasSubstr("must be an even number, at least 4"));
+  options.chunks_per_group = 2;
+  EXPECT_THAT(error_of(graph, options), HasSubstr("each stage on two groups of devices"));
+}
+
+// Both groups run a micro-batch at other times, so what one needs of the other cannot wait for it.
+TEST_F(LowerToPlanTest, PhasesDoNotJoinTheDirectionsOfABidirectionalPipeline) {
+  const graph::Graph graph = MustParse(R"(mesh m = [mb=2 temporal, direction=2]
+graph g {
+  %x = input : f32[8, 4] @[mb.direction, _] stage 0
+  %y = tanh(%x) : f32[8, 4] @[mb.direction, _] stage 0
+  %z = all_gather(%y) : f32[8, 4] @[mb, _] stage 1
+  return %z @[mb, _]
+})");
+  LowerOptions options;
+  options.policy = policies_.Find("chimera");
+  options.kernels = kernels::TraitsOf(kernels_, 1);
+  options.placement = StagePlacement{2, 2, Placement::kBidirectional};
+  const absl::Status status = LowerToPlan(ops_, graph, options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("%z of stage 1 joins micro-batches of both directions"));
 }
 
 // A group runs all forwards of its first chunk before those of its second, which read what the

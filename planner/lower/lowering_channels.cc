@@ -95,6 +95,7 @@ bool Lowering::CanBucket(NodeId id) const {
   const graph::Value& value = graph_.value(term);
   if (users_[term].size() != 1 || RootOf(term) != term || PhaseOf(term).is_leaf || IsState(term) ||
       PhaseOf(term).stage != phases_[id].stage || CollectiveOf(producer.op->role()) ||
+      producer.op->role() == graph::OpRole::kJoinSubBatches ||
       value.sharding->partials.size() != 1 ||
       value.sharding->partials[0].reduction != graph::Reduction::kSum ||
       graph_.value(result).sharding->is_partial()) {
@@ -250,6 +251,7 @@ absl::Status Lowering::NumberCollectives() {
       }
     }
     ASSIGN_OR_RETURN(std::vector<CollectiveSpec> specs, JoinCollectives(*kind, nodes));
+    RETURN_IF_ERROR(CheckCollectiveOf(id, specs));
     const auto num_groups = static_cast<uint32_t>(specs.size());
     const uint32_t collective = AddCollective(phases_[id].stage, phases_[id].key.per_microbatch,
                                               std::move(specs), communication->axes);
@@ -263,6 +265,25 @@ absl::Status Lowering::NumberCollectives() {
   for (size_t i = bucket_collectives_.size(); i-- > 0;) {
     folded_.collectives[bucket_collectives_[i]].first_channel = plan_.num_channels;
     plan_.num_channels += static_cast<uint32_t>(groups_[bucket_collectives_[i]].specs.size());
+  }
+  return absl::OkStatus();
+}
+
+// Groups that lie opposite each other run their phases of a stage at different times.
+absl::Status Lowering::CheckCollectiveOf(NodeId id,
+                                         const std::vector<CollectiveSpec>& specs) const {
+  if (!is_bidirectional() || phases_[id].key.lane() != Lane::kCompute) return absl::OkStatus();
+  const int stage = phases_[id].stage;
+  const uint32_t of_group = NumDevices(stage) / 2;
+  for (const CollectiveSpec& spec : specs) {
+    const bool joins_directions = std::any_of(
+        spec.devices.begin(), spec.devices.end(),
+        [&](uint32_t device) { return device / of_group != spec.devices[0] / of_group; });
+    if (!joins_directions) continue;
+    return absl::UnimplementedError(absl::StrCat(
+        "%", graph_.value(graph_.node(id).results[0]).name, " of stage ", stage,
+        " joins micro-batches of both directions in a forward or backward pass; policy '",
+        std::string(options_.policy->name()), "' runs them at different times"));
   }
   return absl::OkStatus();
 }
@@ -315,7 +336,7 @@ uint32_t Lowering::AddCollective(int stage, bool per_microbatch, std::vector<Col
 std::vector<uint32_t> Lowering::HostsOf(int stage, const std::vector<uint32_t>& devices) const {
   std::vector<uint32_t> hosts;
   for (const uint32_t mesh_device : devices) {
-    const uint32_t device = first_device_[stage] + mesh_device;
+    const uint32_t device = DeviceOf(stage, mesh_device);
     uint32_t host = 0;
     uint32_t end = 0;  // of the devices of the hosts so far
     for (const uint32_t count : options_.host_devices) {

@@ -12,6 +12,10 @@
 // each activation and one of each gradient that crosses, each for both devices; a bucket of
 // gradients and its all_reduce a stage; all devices of a stage are one class, so two programs.
 //
+// A stage here is a group of devices, which runs one or more stages of the graph as its chunks. In
+// a bidirectional pipeline (strategy/directions.h) it is a stage of the graph instead: the devices
+// of its mesh are those of two groups, and the program of a device has two parts (ProgramPart).
+//
 // Thread rule: one thread.
 
 #ifndef PENSTOCK_PLANNER_LOWER_LOWERING_INTERNAL_H_
@@ -89,6 +93,13 @@ bool IsFirstOf(const Mesh& mesh, const Sharding& from, const graph::PartialSpec&
 // axis, its coordinate is 0.
 bool IsFirstWithTile(const Mesh& mesh, const Sharding& sharding, uint32_t device);
 
+// What a device runs of a stage: the program of a device of the stage's mesh.
+struct ProgramPart {
+  int stage = 0;
+  uint32_t mesh_device = 0;
+  int direction = 0;  // in a bidirectional pipeline
+};
+
 // What holds for all devices: phases, transfers, collectives, tables.
 class Lowering {
  public:
@@ -112,14 +123,17 @@ class Lowering {
   Pipeline DescribePipeline() const;  // for the policy
   PhaseReads FindReads() const;
   // Nothing for leaves, and for nodes that do not run in a compute lane.
-  std::optional<StagePhase> ComputePhaseOf(const NodePhase& phase) const;
+  std::optional<StagePhase> ComputePhaseOf(const NodePhase& phase, int direction) const;
   absl::Status NumberTransfers();
   absl::Status NumberReceptions();
   // Without folding: the transfers and collectives of all devices, then their programs and states.
   absl::Status SpellOut();
   absl::Status FinishSpelledOut();
-  // Of a program that is not folded: targets of its actors among those of all devices.
-  void SpellOutTargets(uint32_t mesh_device, DevicePlan* device) const;
+  // Of a program that is not folded: the target of an actor among those of all devices.
+  uint32_t SpellOutTarget(ActorKind kind, uint32_t target, uint32_t mesh_device) const;
+  // The program of a device of a group, and of all of its class.
+  absl::StatusOr<DevicePlan> LowerDevice(int group, uint32_t device);
+  std::vector<ProgramPart> PartsOf(int group, uint32_t device) const;
   absl::StatusOr<const Communication*> CommunicationOf(NodeId id, CollectiveKind kind);
   uint32_t AddCollective(int stage, bool per_microbatch, std::vector<CollectiveSpec> specs,
                          std::vector<graph::AxisRef> axes);
@@ -134,6 +148,7 @@ class Lowering {
   absl::Status FormBuckets();
   absl::Status SizeBuffer(const Bucket& bucket, std::vector<CollectiveSpec>* specs) const;
   absl::Status NumberCollectives();
+  absl::Status CheckCollectiveOf(NodeId id, const std::vector<CollectiveSpec>& specs) const;
   // The host on which each device of a stage is taken to be.
   std::vector<uint32_t> HostsOf(int stage, const std::vector<uint32_t>& devices) const;
   // Index of the value's sharding in the plan; kNone: its tile is the same on all devices.
@@ -146,19 +161,44 @@ class Lowering {
   uint32_t KernelIndex(const KernelPlan& spec, const std::vector<uint32_t>& shardings);
   absl::Status CheckKernels() const;
 
+  // Whether each stage of the graph lies on two groups.
+  bool is_bidirectional() const {
+    return options_.placement.has_value() &&
+           options_.placement->placement == Placement::kBidirectional;
+  }
+  int num_directions() const { return is_bidirectional() ? 2 : 1; }
   PhaseOptions PhasesToAssign() const {
+    if (is_bidirectional()) return {options_.split_weight_gradients};
     return {options_.split_weight_gradients, options_.placement, options_.device_groups};
   }
   // Of a group of the pipeline.
   int DeviceGroupAt(int group) const {
     return options_.device_groups.empty() ? group : options_.device_groups[group];
   }
-  // Devices share programs where all stages have the devices of one mesh.
-  bool is_folded() const { return graph_.meshes().size() == 1; }
+  // Devices share programs where each stage has the devices of one mesh for itself.
+  bool is_folded() const { return graph_.meshes().size() == 1 && !is_bidirectional(); }
   int64_t num_microbatches() const { return graph_.meshes()[0].num_microbatches(); }
   const Mesh& MeshOf(ValueId value) const { return graph_.meshes()[ProducerOf(value).mesh]; }
   const Mesh& MeshOfStage(int stage) const { return graph_.meshes()[mesh_of_stage_[stage]]; }
-  uint32_t NumDevices(int stage) const { return first_device_[stage + 1] - first_device_[stage]; }
+  uint32_t NumDevices(int stage) const {
+    return static_cast<uint32_t>(MeshOfStage(stage).num_devices());
+  }
+  // Those of a group.
+  uint32_t NumDevicesOfGroup(int group) const {
+    return first_device_[group + 1] - first_device_[group];
+  }
+  // The group in which a stage has the devices of a direction, and the device of the plan that a
+  // device of the stage's mesh is.
+  int GroupOf(int stage, int direction) const {
+    if (!is_bidirectional()) return stage;
+    return DeviceGroupAt(direction == 0 ? stage : num_stages_ - 1 - stage);
+  }
+  uint32_t DeviceOf(int stage, uint32_t mesh_device) const {
+    if (!is_bidirectional()) return first_device_[stage] + mesh_device;
+    const uint32_t of_group = NumDevices(stage) / 2;  // the direction is the major axis
+    return first_device_[GroupOf(stage, static_cast<int>(mesh_device / of_group))] +
+           mesh_device % of_group;
+  }
   Sharding ShardingOf(ValueId value) const {
     return ClosedSharding(MeshOf(value), graph_.value(value));
   }
@@ -194,7 +234,7 @@ class Lowering {
   std::vector<bool> is_read_often_;
   int num_stages_ = 1;
   std::vector<int> mesh_of_stage_;
-  std::vector<uint32_t> first_device_;  // of each stage, and the number of all devices
+  std::vector<uint32_t> first_device_;  // of each group, and the number of all devices
   // Stages other than the producer's that read a value.
   std::map<ValueId, std::set<int>> remote_readers_;
   std::map<std::pair<ValueId, int>, uint32_t> transfers_;  // value, stage

@@ -92,9 +92,9 @@ absl::Status Lowering::PlaceStages() {
   first_device_ = {0};
   for (const NodeId node : first) {
     mesh_of_stage_.push_back(node == graph::kNoNode ? 0 : graph_.node(node).mesh);
-    first_device_.push_back(
-        first_device_.back() +
-        static_cast<uint32_t>(graph_.meshes()[mesh_of_stage_.back()].num_devices()));
+    const int64_t num_devices = graph_.meshes()[mesh_of_stage_.back()].num_devices();
+    first_device_.push_back(first_device_.back() +
+                            static_cast<uint32_t>(num_devices / num_directions()));
   }
   return absl::OkStatus();
 }
@@ -139,8 +139,10 @@ Pipeline Lowering::DescribePipeline() const {
     stage.group = pipeline.placement.GroupOf(v);
     stage.chunk = pipeline.placement.ChunkOf(v);
     stage.kinds = {};
-    for (const PhaseKey& key : keys_[DeviceGroupAt(stage.group)]) {
-      if (key.lane() != Lane::kCompute || key.chunk != stage.chunk) continue;
+    const int chunk = is_bidirectional() ? 0 : stage.chunk;
+    for (const PhaseKey& key :
+         keys_[is_bidirectional() ? v % num_stages_ : DeviceGroupAt(stage.group)]) {
+      if (key.lane() != Lane::kCompute || key.chunk != chunk) continue;
       stage.kinds[static_cast<size_t>(key.kind())] = true;
     }
     stage.seconds = {1, stage.kinds[static_cast<size_t>(PhaseKind::kWeight)] ? 1.0 : 2.0, 1};
@@ -160,19 +162,22 @@ Pipeline Lowering::DescribePipeline() const {
   return pipeline;
 }
 
-std::optional<StagePhase> Lowering::ComputePhaseOf(const NodePhase& phase) const {
+std::optional<StagePhase> Lowering::ComputePhaseOf(const NodePhase& phase, int direction) const {
   if (!phase.is_live || phase.is_leaf || phase.key.lane() != Lane::kCompute) return std::nullopt;
-  return StagePhase{phase.stage, {phase.key.chunk, phase.key.kind()}};
+  const int chunk = is_bidirectional() ? direction : phase.key.chunk;
+  return StagePhase{GroupOf(phase.stage, direction), {chunk, phase.key.kind()}};
 }
 
 PhaseReads Lowering::FindReads() const {
   PhaseReads reads;
   for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
-    const std::optional<StagePhase> reader = ComputePhaseOf(phases_[id]);
-    if (!reader.has_value()) continue;
-    for (const ValueId operand : graph_.node(id).operands) {
-      const std::optional<StagePhase> source = ComputePhaseOf(PhaseOf(operand));
-      if (source.has_value() && *source != *reader) reads.insert({*source, *reader});
+    for (int direction = 0; direction < num_directions(); ++direction) {
+      const std::optional<StagePhase> reader = ComputePhaseOf(phases_[id], direction);
+      if (!reader.has_value()) continue;
+      for (const ValueId operand : graph_.node(id).operands) {
+        const std::optional<StagePhase> source = ComputePhaseOf(PhaseOf(operand), direction);
+        if (source.has_value() && *source != *reader) reads.insert({*source, *reader});
+      }
     }
   }
   return reads;

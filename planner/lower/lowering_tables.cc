@@ -30,8 +30,9 @@ uint32_t Lowering::ShardingIndex(ValueId value, bool always) {
   Sharding sharding = ShardingOf(value);
   sharding.partials.clear();
   sharding.replicated.clear();
-  const bool is_whole = std::all_of(sharding.dims.begin(), sharding.dims.end(),
-                                    [](const graph::DimSharding& dim) { return dim.axes.empty(); });
+  const bool is_whole = std::all_of(
+      sharding.dims.begin(), sharding.dims.end(),
+      [](const graph::DimSharding& dim) { return dim.axes.empty() && !dim.sub_batch.has_value(); });
   if (is_whole && !always) {
     index = kNone;
     return kNone;

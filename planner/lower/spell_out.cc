@@ -1,5 +1,6 @@
-// Plans for stages with different numbers of devices: each device has a program of its own, and
-// collectives, transfers and states are those of all devices (FoldedPlan::is_folded).
+// Plans for stages with different numbers of devices, and for bidirectional pipelines: each device
+// has a program of its own, and collectives, transfers and states are those of all devices
+// (FoldedPlan::is_folded).
 
 #include <cstdint>
 #include <utility>
@@ -19,7 +20,9 @@ absl::Status Lowering::SpellOut() {
     for (uint32_t g = 0; g < specs.size(); ++g) {
       CollectiveSpec& spec = plan_.collectives.emplace_back(specs[g]);
       spec.channel = collective.first_channel + g;
-      for (uint32_t& device : spec.devices) device += first_device_[collective.stage];
+      for (uint32_t& device : spec.devices) {
+        device = DeviceOf(static_cast<int>(collective.stage), device);
+      }
       plan_.collective_per_microbatch.push_back(collective.per_microbatch);
     }
   }
@@ -30,8 +33,8 @@ absl::Status Lowering::SpellOut() {
                          uint64_t num_bytes) {
       TransferPlan& transfer = plan_.transfers.emplace_back();
       transfer.channel = channel;
-      transfer.source = first_device_[folded.source_stage] + source;
-      transfer.destination = first_device_[folded.destination_stage] + destination;
+      transfer.source = DeviceOf(static_cast<int>(folded.source_stage), source);
+      transfer.destination = DeviceOf(static_cast<int>(folded.destination_stage), destination);
       transfer.num_bytes = num_bytes;
       transfer.per_microbatch = folded.per_microbatch;
     };
@@ -49,15 +52,15 @@ absl::Status Lowering::SpellOut() {
   return absl::OkStatus();
 }
 
-void Lowering::SpellOutTargets(uint32_t mesh_device, DevicePlan* device) const {
-  for (ActorPlan& actor : device->actors) {
-    if (actor.kind == ActorKind::kCollective) {
-      actor.target = first_collective_[actor.target] + groups_[actor.target].group_of[mesh_device];
-    } else if (actor.kind == ActorKind::kSend || actor.kind == ActorKind::kRecv) {
-      const bool is_message = message_of_[actor.target] != nullptr;
-      actor.target = first_transfer_[actor.target] + (is_message ? 0 : mesh_device);
-    }
+uint32_t Lowering::SpellOutTarget(ActorKind kind, uint32_t target, uint32_t mesh_device) const {
+  if (kind == ActorKind::kCollective) {
+    return first_collective_[target] + groups_[target].group_of[mesh_device];
   }
+  if (kind == ActorKind::kSend || kind == ActorKind::kRecv) {
+    const bool is_message = message_of_[target] != nullptr;
+    return first_transfer_[target] + (is_message ? 0 : mesh_device);
+  }
+  return target;
 }
 
 absl::Status Lowering::FinishSpelledOut() {
@@ -68,7 +71,7 @@ absl::Status Lowering::FinishSpelledOut() {
     for (uint32_t d = 0; d < NumDevices(stage); ++d) {
       ASSIGN_OR_RETURN(TilePlan tile, TileOf(MeshOfStage(stage), folded_.shardings[folded.sharding],
                                              state.type, d));
-      state.placements.push_back({first_device_[stage] + d, folded.registers[d], std::move(tile)});
+      state.placements.push_back({DeviceOf(stage, d), folded.registers[d], std::move(tile)});
     }
   }
   plan_.devices = std::move(folded_.programs);

@@ -1,6 +1,7 @@
 #include "planner/plan/check_folded_plan.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <utility>
 #include <vector>
@@ -39,6 +40,11 @@ class FoldedCheck {
                      kMaxMeshAxes);
     }
     RETURN_IF_ERROR(graph::CheckMesh(folded_.mesh));
+    const int64_t microbatches = folded_.mesh.num_microbatches();
+    if (microbatches != folded_.common.num_microbatches) {
+      return Invalid("the mesh has ", microbatches, " micro-batches a step, the plan ",
+                     folded_.common.num_microbatches);
+    }
     const auto num_devices = static_cast<uint64_t>(folded_.mesh.num_devices());
     if (folded_.class_of.size() != num_devices) {
       return Invalid("the mesh has ", num_devices, " devices, but there are classes of ",
@@ -95,20 +101,12 @@ class FoldedCheck {
       return Invalid("the plan has ", folded_.programs.size(), " programs, expected ",
                      uint64_t{folded_.num_stages()} * num_classes_);
     }
-    const std::vector<uint32_t> sizes = folded_.SizeOfClasses();
-    parts_ = 0;
     for (size_t p = 0; p < folded_.programs.size(); ++p) {
       const DevicePlan& program = folded_.programs[p];
       if (program.stage != p / num_classes_) {
         return Invalid("program ", p, " is of stage ", program.stage, ", expected ",
                        p / num_classes_);
       }
-      uint64_t parts = program.channels.size() + program.registers.size();
-      for (const PhasePlan& phase : program.phases) parts += 1 + phase.name.size() / kNameBytes;
-      for (const ActorPlan& actor : program.actors) {
-        parts += 1 + actor.inputs.size() + actor.outputs.size() + actor.name.size() / kNameBytes;
-      }
-      RETURN_IF_ERROR(AddParts(sizes[p % num_classes_], parts));
       for (const ActorPlan& actor : program.actors) {
         if (actor.kernel != kNone && actor.kernel >= folded_.kernels.size()) {
           return Invalid("kernel ", actor.kernel, " does not exist; there are ",
@@ -127,13 +125,6 @@ class FoldedCheck {
     return absl::OkStatus();
   }
 
-  // Of so many devices, so many parts each.
-  absl::Status AddParts(uint64_t devices, uint64_t parts) {
-    if (parts <= kMaxExpandedParts) parts_ += devices * parts;
-    if (parts <= kMaxExpandedParts && parts_ <= kMaxExpandedParts) return absl::OkStatus();
-    return Invalid("the devices have more than ", kMaxExpandedParts, " parts in all");
-  }
-
   absl::Status CheckViews() {
     for (const FoldedView& view : folded_.views) {
       RETURN_IF_ERROR(CheckUse(view.whole, view.type.shape));
@@ -145,8 +136,6 @@ class FoldedCheck {
     }
     for (size_t p = 0; p < folded_.programs.size(); ++p) {
       const std::vector<ActorPlan>& actors = folded_.programs[p].actors;
-      RETURN_IF_ERROR(
-          AddParts(folded_.SizeOfClasses()[p % num_classes_], folded_.view_operands[p].size()));
       for (const ViewOperand& operand : folded_.view_operands[p]) {
         const bool exists = operand.view < folded_.views.size() && operand.actor < actors.size() &&
                             operand.index < (operand.is_output ? actors[operand.actor].outputs
@@ -167,7 +156,6 @@ class FoldedCheck {
   }
 
   absl::Status CheckCollectives() {
-    uint64_t members = folded_.transfers.size() * uint64_t{folded_.devices_per_stage()};
     for (const FoldedCollective& collective : folded_.collectives) {
       RETURN_IF_ERROR(CheckStage(collective.stage));
       // The axes of a tensor with as many elements as devices are of the kind that is wanted here.
@@ -198,14 +186,9 @@ class FoldedCheck {
                         [&](const auto& counts) { return counts.size() != spec.counts.size(); })) {
           return Invalid("the tensors of a collective differ between its ranks or groups");
         }
-        const uint64_t copies = collective.specs.size() == 1 ? num_groups : 1;
-        members += copies * (1 + n + (1 + spec.tensors.size()) * spec.counts.size());
       }
-      if (members > kMaxExpandedMembers) break;
     }
-    if (members <= kMaxExpandedMembers) return absl::OkStatus();
-    return Invalid("the collectives and transfers of all devices have more than ",
-                   kMaxExpandedMembers, " members and counts");
+    return absl::OkStatus();
   }
 
   absl::Status CheckTransfers() {
@@ -233,15 +216,71 @@ class FoldedCheck {
     return absl::OkStatus();
   }
 
-  static constexpr size_t kNameBytes = 32;
-
   const FoldedPlan& folded_;
   uint32_t num_classes_ = 0;
-  uint64_t parts_ = 0;
   std::set<std::pair<uint32_t, Shape>> checked_;
 };
 
+uint64_t PartsOf(const DevicePlan& program, const std::vector<ViewOperand>& views) {
+  constexpr size_t kNameBytes = 32;
+  uint64_t parts = views.size() + program.channels.size() + program.registers.size();
+  for (const PhasePlan& phase : program.phases) parts += 1 + phase.name.size() / kNameBytes;
+  for (const ActorPlan& actor : program.actors) {
+    parts += 1 + actor.inputs.size() + actor.outputs.size() + actor.name.size() / kNameBytes;
+  }
+  return parts;
+}
+
+// Members and counts of collectives, and transfers; kMaxExpandedMembers + 1 stands for more.
+uint64_t MembersOf(const FoldedPlan& folded) {
+  uint64_t members = folded.transfers.size() * uint64_t{folded.devices_per_stage()};
+  for (const FoldedCollective& collective : folded.collectives) {
+    uint64_t n = 1;
+    for (const graph::AxisRef& axis : collective.axes) {
+      if (!graph::IsTemporal(folded.mesh, axis)) n *= static_cast<uint64_t>(axis.size);
+    }
+    const uint64_t copies = collective.specs.size() == 1 ? folded.devices_per_stage() / n : 1;
+    for (const CollectiveSpec& spec : collective.specs) {
+      members += copies * (1 + n + (1 + spec.tensors.size()) * spec.counts.size());
+    }
+    if (members > kMaxExpandedMembers) return kMaxExpandedMembers + 1;
+  }
+  return members;
+}
+
 }  // namespace
+
+absl::Status CheckExpandedSize(const FoldedPlan& folded, absl::Span<const uint32_t> devices) {
+  constexpr char kInstead[] =
+      "; `penstock show` and `penstock simulate` read its programs alone, and a plan for fewer "
+      "devices or layers runs";
+  if (MembersOf(folded) > kMaxExpandedMembers) {
+    return absl::ResourceExhaustedError(
+        StrCat("the collectives and transfers of all ", folded.num_devices(),
+               " devices have more than ", kMaxExpandedMembers,
+               " members and counts, which is too many to expand the plan", kInstead));
+  }
+  std::vector<uint64_t> parts;  // by program
+  for (size_t p = 0; p < folded.programs.size(); ++p) {
+    parts.push_back(PartsOf(folded.programs[p], folded.view_operands[p]));
+  }
+  const std::vector<uint32_t> programs = folded.ProgramsOfDevices();
+  uint64_t total = 0;
+  for (const uint32_t device : devices) {
+    total += parts[programs[device]];
+    if (total <= kMaxExpandedParts) continue;
+    return absl::ResourceExhaustedError(StrCat(
+        "the programs of ", devices.size(), " devices have more than ", kMaxExpandedParts,
+        " actors, operands and channels in all, which is too many to expand the plan", kInstead));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckExpandedSize(const FoldedPlan& folded) {
+  std::vector<uint32_t> devices(folded.num_devices());
+  std::iota(devices.begin(), devices.end(), 0);
+  return CheckExpandedSize(folded, devices);
+}
 
 absl::Status CheckFoldedReferences(const FoldedPlan& folded) { return FoldedCheck(folded).Run(); }
 

@@ -129,10 +129,17 @@ class StructureCheck {
       return Invalid("device ", d, ": ", device.host_bytes, " bytes on its host do not follow an ",
                      "arena of ", device.arena_bytes, " bytes");
     }
+    // One for each micro-batch, or a few, of which some are filled while others are read.
+    constexpr uint32_t kFewSlots = 8;
+    const uint32_t most_slots = std::max(plan_.num_microbatches, kFewSlots);
     uint64_t held_state_bytes = 0;  // of state
     for (size_t r = 0; r < device.registers.size(); ++r) {
       const RegisterPlan& reg = device.registers[r];
       if (reg.slots == 0) return Invalid("device ", d, " register ", r, " has no slots");
+      if (reg.slots > most_slots) {
+        return Invalid("device ", d, " register ", r, " has ", reg.slots, " slots; with ",
+                       plan_.num_microbatches, " micro-batches a step there may be ", most_slots);
+      }
       if (reg.offset % kArenaAlignment != 0 || reg.slot_bytes % kArenaAlignment != 0) {
         return Invalid("device ", d, " register ", r, ": offset ", reg.offset, " and slots of ",
                        reg.slot_bytes, " bytes are not multiples of ", kArenaAlignment);

@@ -36,6 +36,15 @@ DevicePlan WithoutActors(const DevicePlan& program) {
   return plan;
 }
 
+// The part of a state on device `d` of the mesh.
+absl::StatusOr<StatePlacement> PlacementOn(const FoldedPlan& folded, size_t index, uint32_t d) {
+  const FoldedState& state = folded.states[index];
+  ASSIGN_OR_RETURN(TilePlan tile, TileOf(folded.mesh, folded.shardings[state.sharding],
+                                         folded.common.states[index].type, d));
+  return StatePlacement{state.stage * folded.devices_per_stage() + d,
+                        state.registers[folded.class_of[d]], std::move(tile)};
+}
+
 class Expander {
  public:
   // Devices are wanted with their actors, or without.
@@ -43,6 +52,7 @@ class Expander {
       : folded_(folded),
         plan_(folded.common),
         is_wanted_(std::move(is_wanted)),
+        programs_(folded.ProgramsOfDevices()),
         first_of_classes_(folded.FirstOfClasses()) {}
 
   absl::StatusOr<Plan> Run() {
@@ -107,7 +117,7 @@ class Expander {
   absl::Status ExpandDevice(uint32_t device) {
     const uint32_t per_stage = folded_.devices_per_stage();
     const uint32_t d = device % per_stage;
-    const DevicePlan& program = folded_.programs[folded_.ProgramOf(device)];
+    const DevicePlan& program = folded_.programs[programs_[device]];
     plan_.predicted_peak_bytes.push_back(program.arena_bytes);
     if (!is_wanted_[device]) {
       plan_.devices.push_back(WithoutActors(program));
@@ -115,7 +125,7 @@ class Expander {
     }
     plan_.devices.push_back(program);
     DevicePlan& plan = plan_.devices.back();
-    for (const ViewOperand& view : folded_.view_operands[folded_.ProgramOf(device)]) {
+    for (const ViewOperand& view : folded_.view_operands[programs_[device]]) {
       ActorPlan& actor = plan.actors[view.actor];
       ASSIGN_OR_RETURN(const uint64_t here, ViewOffset(view.view, d));
       ASSIGN_OR_RETURN(const uint64_t on_first,
@@ -180,10 +190,9 @@ class Expander {
       const FoldedState& folded = folded_.states[i];
       StatePlan& state = plan_.states[i];
       for (uint32_t d = 0; d < per_stage; ++d) {
-        ASSIGN_OR_RETURN(TilePlan tile,
-                         TileOf(folded_.mesh, folded_.shardings[folded.sharding], state.type, d));
-        state.placements.push_back(
-            {folded.stage * per_stage + d, folded.registers[folded_.class_of[d]], std::move(tile)});
+        if (!is_wanted_[folded.stage * per_stage + d]) continue;
+        ASSIGN_OR_RETURN(StatePlacement placement, PlacementOn(folded_, i, d));
+        state.placements.push_back(std::move(placement));
       }
     }
     return std::move(plan_);
@@ -192,6 +201,7 @@ class Expander {
   const FoldedPlan& folded_;
   Plan plan_;
   const std::vector<bool> is_wanted_;
+  const std::vector<uint32_t> programs_;  // of each device
   const std::vector<uint32_t> first_of_classes_;
   std::map<std::vector<AxisRef>, std::unique_ptr<Groups>> groups_;
   std::vector<uint32_t> first_of_collective_;
@@ -202,6 +212,16 @@ class Expander {
 
 uint32_t FoldedPlan::num_classes() const {
   return class_of.empty() ? 0 : *std::max_element(class_of.begin(), class_of.end()) + 1;
+}
+
+std::vector<uint32_t> FoldedPlan::ProgramsOfDevices() const {
+  std::vector<uint32_t> programs;
+  const uint32_t classes = num_classes();
+  for (uint32_t device = 0; device < num_devices(); ++device) {
+    const uint32_t stage = device / devices_per_stage();
+    programs.push_back(stage * classes + class_of[device % devices_per_stage()]);
+  }
+  return programs;
 }
 
 std::vector<uint32_t> FoldedPlan::FirstOfClasses() const {
@@ -223,6 +243,16 @@ absl::StatusOr<Plan> ExpandPlan(const FoldedPlan& folded) {
   return Expander(folded, std::vector<bool>(folded.num_devices(), true)).Run();
 }
 
+absl::StatusOr<StatePlan> ExpandState(const FoldedPlan& folded, uint32_t index) {
+  StatePlan state = folded.common.states[index];
+  if (!folded.is_folded()) return state;
+  for (uint32_t d = 0; d < folded.devices_per_stage(); ++d) {
+    ASSIGN_OR_RETURN(StatePlacement placement, PlacementOn(folded, index, d));
+    state.placements.push_back(std::move(placement));
+  }
+  return state;
+}
+
 absl::StatusOr<Plan> ExpandDevices(const FoldedPlan& folded, absl::Span<const uint32_t> devices) {
   std::vector<bool> is_wanted(folded.num_devices(), false);
   for (const uint32_t device : devices) is_wanted[device] = true;
@@ -230,6 +260,10 @@ absl::StatusOr<Plan> ExpandDevices(const FoldedPlan& folded, absl::Span<const ui
     Plan plan = folded.common;
     for (size_t d = 0; d < plan.devices.size(); ++d) {
       if (!is_wanted[d]) plan.devices[d] = WithoutActors(plan.devices[d]);
+    }
+    for (StatePlan& state : plan.states) {
+      std::erase_if(state.placements,
+                    [&](const StatePlacement& placement) { return !is_wanted[placement.device]; });
     }
     return plan;
   }

@@ -107,6 +107,7 @@ struct FoldedPlan {
   const DevicePlan& ProgramOnDevice(uint32_t device) const {
     return is_folded() ? programs[ProgramOf(device)] : common.devices[device];
   }
+  std::vector<uint32_t> ProgramsOfDevices() const;  // ProgramOf of each device
   // The first device of the mesh in each class, and how many there are.
   std::vector<uint32_t> FirstOfClasses() const;
   std::vector<uint32_t> SizeOfClasses() const;
@@ -115,8 +116,12 @@ struct FoldedPlan {
 // The plan of all devices.
 absl::StatusOr<Plan> ExpandPlan(const FoldedPlan& folded);
 
-// The same, but only `devices` have programs; of the others it has stages and sizes of arenas.
+// The same, but only `devices` have programs and parts of states; of the others it has stages and
+// sizes of arenas.
 absl::StatusOr<Plan> ExpandDevices(const FoldedPlan& folded, absl::Span<const uint32_t> devices);
+
+// A state, by its index in the plan, with its parts on all devices.
+absl::StatusOr<StatePlan> ExpandState(const FoldedPlan& folded, uint32_t index);
 
 // The first device of each program, in the order of programs.
 std::vector<uint32_t> FirstOfPrograms(const FoldedPlan& folded);

@@ -138,6 +138,8 @@ TEST(CheckFoldedReferences, NamesWhatLeadsNowhere) {
   ASSERT_TRUE(CheckFoldedReferences(plan).ok());
   const std::vector<Damage> damages = {
       {"mesh", [](FoldedPlan& p) { p.mesh.axes[1].size = 3; }, "the mesh has 3 devices"},
+      {"micro-batches", [](FoldedPlan& p) { p.common.num_microbatches = 3; },
+       "micro-batches a step, the plan 3"},
       {"axes of the mesh", [](FoldedPlan& p) { p.mesh.axes.resize(65); }, "there may be 64"},
       {"stages", [](FoldedPlan& p) { p.common.stages.resize(1 << 20); }, "there may be 131072"},
       {"order of classes",

@@ -186,6 +186,24 @@ absl::Status ReadWindows(schema::Folding::Reader in, FoldedPlan* folded) {
   return numbers.is_done() ? absl::OkStatus() : Malformed(kTable, "too many windows");
 }
 
+// REQUIRES: the shardings are read.
+absl::Status ReadSubBatches(schema::Folding::Reader in, FoldedPlan* folded) {
+  std::vector<graph::DimSharding*> dims;
+  for (graph::Sharding& sharding : folded->shardings) {
+    for (graph::DimSharding& dim : sharding.dims) dims.push_back(&dim);
+  }
+  Run<int64_t> numbers(in.getSubBatches());
+  for (const uint32_t d : in.getSubBatchDims()) {
+    if (d >= dims.size() || !numbers.Has(2)) {
+      return Malformed(kTable, "a sub-batch of no dimension");
+    }
+    graph::SubBatch& sub_batch = dims[d]->sub_batch.emplace();
+    sub_batch.count = numbers.Next();
+    sub_batch.index = numbers.Next();
+  }
+  return numbers.is_done() ? absl::OkStatus() : Malformed(kTable, "too many sub-batches");
+}
+
 void WriteViews(const FoldedPlan& folded, schema::Folding::Builder out) {
   TypeWriter types;
   std::vector<uint32_t> wholes, parts, counts, actors, indices, views;
@@ -250,8 +268,8 @@ void WriteFolding(const FoldedPlan& folded, StringWriter* strings, schema::Foldi
 
   PieceWriter pieces;
   std::vector<uint8_t> ranks;
-  std::vector<uint32_t> dim_pieces, window_dims;
-  std::vector<int64_t> windows;
+  std::vector<uint32_t> dim_pieces, window_dims, sub_batch_dims;
+  std::vector<int64_t> windows, sub_batches;
   for (const graph::Sharding& sharding : folded.shardings) {
     ranks.push_back(static_cast<uint8_t>(sharding.dims.size()));
     for (const graph::DimSharding& dim : sharding.dims) {
@@ -261,6 +279,11 @@ void WriteFolding(const FoldedPlan& folded, StringWriter* strings, schema::Foldi
                                      dim.window->low, dim.window->size}) {
           windows.push_back(number);
         }
+      }
+      if (dim.sub_batch.has_value()) {
+        sub_batch_dims.push_back(RowCount(dim_pieces.size()));
+        sub_batches.push_back(dim.sub_batch->count);
+        sub_batches.push_back(dim.sub_batch->index);
       }
       dim_pieces.push_back(pieces.Add(dim.axes));
     }
@@ -291,6 +314,8 @@ void WriteFolding(const FoldedPlan& folded, StringWriter* strings, schema::Foldi
   out.setDimPieces(Pointer(dim_pieces));
   out.setWindowDims(Pointer(window_dims));
   out.setWindows(Pointer(windows));
+  out.setSubBatchDims(Pointer(sub_batch_dims));
+  out.setSubBatches(Pointer(sub_batches));
   out.setPieceAxes(Pointer(pieces.axes));
   out.setPiecePres(Pointer(pieces.pres));
   out.setPieceSizes(Pointer(pieces.sizes));
@@ -311,6 +336,7 @@ absl::StatusOr<FoldedPlan> ReadFolding(schema::Folding::Reader in, const StringR
   FoldedPlan folded;
   RETURN_IF_ERROR(ReadMesh(in, strings, &folded.mesh));
   for (const uint32_t c : in.getClasses()) folded.class_of.push_back(c);
+  if (folded.class_of.empty()) return Malformed(kTable, "no devices");
   // As many registers of each state are read.
   if (folded.num_classes() > folded.class_of.size()) {
     return Malformed(
@@ -328,6 +354,7 @@ absl::StatusOr<FoldedPlan> ReadFolding(schema::Folding::Reader in, const StringR
   }
   if (!dim_pieces.is_done()) return Malformed(kTable, "too many dimensions");
   RETURN_IF_ERROR(ReadWindows(in, &folded));
+  RETURN_IF_ERROR(ReadSubBatches(in, &folded));
 
   Run<uint32_t> kernel_shardings(in.getKernelShardings());
   for (const KernelPlan& kernel : stored.kernels) {

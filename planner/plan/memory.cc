@@ -1,13 +1,17 @@
 #include "planner/plan/memory.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 namespace penstock::planner {
 namespace {
+
+constexpr size_t kManyBuffers = 1000;
 
 bool Meet(const std::vector<LiveSpan>& a, const std::vector<LiveSpan>& b) {
   size_t i = 0;
@@ -24,22 +28,38 @@ bool Meet(const std::vector<LiveSpan>& a, const std::vector<LiveSpan>& b) {
   return false;
 }
 
-// Which buffers meet.
+// Which buffers meet. Many have the same lifetime: each pair of lifetimes is compared once.
 class Meetings {
  public:
-  explicit Meetings(const std::vector<Lifetime>& lifetimes)
-      : size_(lifetimes.size()), meets_(size_ * size_) {
-    for (size_t a = 0; a < size_; ++a) {
-      for (size_t b = 0; b < a; ++b) {
-        if (Meet(lifetimes[a], lifetimes[b])) meets_[a * size_ + b] = meets_[b * size_ + a] = true;
+  explicit Meetings(const std::vector<Lifetime>& lifetimes) : kinds_(lifetimes.size()) {
+    const auto key = [&](size_t i) {
+      return std::tie(lifetimes[i].spans, lifetimes[i].held, lifetimes[i].touched);
+    };
+    std::vector<size_t> sorted(lifetimes.size());
+    std::iota(sorted.begin(), sorted.end(), size_t{0});
+    std::sort(sorted.begin(), sorted.end(), [&](size_t a, size_t b) { return key(a) < key(b); });
+    std::vector<size_t> firsts;  // of each kind
+    for (const size_t i : sorted) {
+      if (firsts.empty() || key(firsts.back()) != key(i)) firsts.push_back(i);
+      kinds_[i] = static_cast<uint32_t>(firsts.size() - 1);
+    }
+    num_kinds_ = firsts.size();
+    meets_.resize(num_kinds_ * num_kinds_);
+    for (size_t a = 0; a < num_kinds_; ++a) {
+      for (size_t b = 0; b <= a; ++b) {
+        const uint8_t meet = Meet(lifetimes[firsts[a]], lifetimes[firsts[b]]) ? 1 : 0;
+        meets_[a * num_kinds_ + b] = meets_[b * num_kinds_ + a] = meet;
       }
     }
   }
-  bool operator()(size_t a, size_t b) const { return meets_[a * size_ + b]; }
+  // Of a buffer: the number of its lifetime, and by such a number whether it meets it.
+  uint32_t KindOf(size_t buffer) const { return kinds_[buffer]; }
+  const uint8_t* RowOf(size_t buffer) const { return &meets_[kinds_[buffer] * num_kinds_]; }
 
  private:
-  const size_t size_;
-  std::vector<bool> meets_;
+  std::vector<uint32_t> kinds_;  // by buffer
+  size_t num_kinds_ = 0;
+  std::vector<uint8_t> meets_;
 };
 
 // Buffers that lie right behind each other: indices [begin, end) of the list.
@@ -59,37 +79,58 @@ std::vector<Block> FindBlocks(const std::vector<Lifetime>& lifetimes) {
   return blocks;
 }
 
+// The buffers, those that follow each other with the same lifetime as one.
+std::vector<Lifetime> Join(const std::vector<Lifetime>& lifetimes) {
+  std::vector<Lifetime> joined;
+  for (size_t i = 0; i < lifetimes.size(); ++i) {
+    const Lifetime& buffer = lifetimes[i];
+    if (buffer.follows_previous && buffer.spans == joined.back().spans &&
+        buffer.held == joined.back().held && buffer.touched == joined.back().touched) {
+      joined.back().bytes += AlignUp(buffer.bytes);
+      continue;
+    }
+    joined.push_back(buffer);
+    joined.back().bytes = AlignUp(buffer.bytes);
+  }
+  return joined;
+}
+
+// A buffer that has been placed.
+struct Placed {
+  int64_t begin = 0;
+  int64_t end = 0;
+  uint32_t kind = 0;
+};
+
 // Offsets between `above` and `below`, both excluded, where a block would meet a buffer.
 struct Taken {
   int64_t above = 0;
   int64_t below = 0;
 };
 
-// Places the blocks in this order.
+// Places the blocks in this order. `buffers` have aligned sizes.
 uint64_t PlaceInOrder(const std::vector<Block>& blocks, const Meetings& meet,
-                      const std::vector<size_t>& order, std::vector<Lifetime>* lifetimes) {
-  std::vector<size_t> by_offset;  // buffers placed so far
+                      const std::vector<size_t>& order, std::vector<Lifetime>* buffers) {
+  std::vector<Placed> placed;  // by offset
   std::vector<Taken> taken;
   uint64_t total = 0;
   for (const size_t index : order) {
     const Block& block = blocks[index];
     taken.clear();
-    uint64_t ahead = 0;  // bytes of the block before the buffer
+    int64_t ahead = 0;  // bytes of the block before the buffer
     for (size_t i = block.begin; i < block.end; ++i) {
-      const uint64_t bytes = AlignUp((*lifetimes)[i].bytes);
-      for (const size_t other_index : by_offset) {
-        if (!meet(i, other_index)) continue;
-        const Lifetime& other = (*lifetimes)[other_index];
-        const auto begin = static_cast<int64_t>(other.offset) - static_cast<int64_t>(ahead);
-        taken.push_back({begin - static_cast<int64_t>(bytes),
-                         begin + static_cast<int64_t>(AlignUp(other.bytes))});
+      const auto bytes = static_cast<int64_t>((*buffers)[i].bytes);
+      const uint8_t* const meets = meet.RowOf(i);
+      const auto before = static_cast<std::ptrdiff_t>(taken.size());
+      for (const Placed& other : placed) {
+        if (meets[other.kind] != 0) {
+          taken.push_back({other.begin - ahead - bytes, other.end - ahead});
+        }
       }
+      // Those of one buffer are in order, as `placed` is.
+      std::inplace_merge(taken.begin(), taken.begin() + before, taken.end(),
+                         [](const Taken& a, const Taken& b) { return a.above < b.above; });
       ahead += bytes;
-    }
-    // Of one buffer they are in order: by_offset is.
-    if (block.end - block.begin > 1) {
-      std::sort(taken.begin(), taken.end(),
-                [](const Taken& a, const Taken& b) { return a.above < b.above; });
     }
     int64_t offset = 0;  // behind all so far
     int64_t best_offset = 0;
@@ -105,13 +146,14 @@ uint64_t PlaceInOrder(const std::vector<Block>& blocks, const Meetings& meet,
     if (best_gap != INT64_MAX) offset = best_offset;
     uint64_t end = static_cast<uint64_t>(offset);
     for (size_t i = block.begin; i < block.end; ++i) {
-      Lifetime& buffer = (*lifetimes)[i];
+      Lifetime& buffer = (*buffers)[i];
       buffer.offset = end;
-      end += AlignUp(buffer.bytes);
-      const auto place = std::lower_bound(
-          by_offset.begin(), by_offset.end(), buffer.offset,
-          [&](size_t placed, uint64_t at) { return (*lifetimes)[placed].offset < at; });
-      by_offset.insert(place, i);
+      end += buffer.bytes;
+      const auto place =
+          std::lower_bound(placed.begin(), placed.end(), static_cast<int64_t>(buffer.offset),
+                           [](const Placed& other, int64_t at) { return other.begin < at; });
+      placed.insert(
+          place, {static_cast<int64_t>(buffer.offset), static_cast<int64_t>(end), meet.KindOf(i)});
     }
     total = std::max(total, end);
   }
@@ -146,25 +188,28 @@ uint64_t MostLiveBytes(const std::vector<Lifetime>& lifetimes) {
 
 uint64_t PackLifetimes(std::vector<Lifetime>* lifetimes) {
   const std::vector<Block> blocks = FindBlocks(*lifetimes);
-  const Meetings meet(*lifetimes);
+  std::vector<Lifetime> joined = Join(*lifetimes);
+  const std::vector<Block> joined_blocks = FindBlocks(joined);
+  const Meetings meet(joined);
   std::vector<size_t> by_size(blocks.size());
   std::iota(by_size.begin(), by_size.end(), size_t{0});
   std::stable_sort(by_size.begin(), by_size.end(),
                    [&](size_t a, size_t b) { return blocks[a].bytes > blocks[b].bytes; });
-  uint64_t best = PlaceInOrder(blocks, meet, by_size, lifetimes);
-  const uint64_t bound = MostLiveBytes(*lifetimes);
-  if (best == bound) return best;
+  uint64_t best = PlaceInOrder(joined_blocks, meet, by_size, &joined);
+  const uint64_t bound = MostLiveBytes(joined);
+  // Of many buffers, each order takes its time.
+  const uint64_t enough = joined.size() > kManyBuffers ? bound + bound / 100 : bound;
 
   const auto try_by = [&](const std::vector<double>& keys) {  // the smallest first
-    if (best == bound) return;
+    if (best <= enough) return;
     std::vector<size_t> order = by_size;
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return keys[a] < keys[b]; });
-    std::vector<Lifetime> other = *lifetimes;
-    const uint64_t bytes = PlaceInOrder(blocks, meet, order, &other);
+    std::vector<Lifetime> other = joined;
+    const uint64_t bytes = PlaceInOrder(joined_blocks, meet, order, &other);
     if (bytes >= best) return;
     best = bytes;
-    *lifetimes = std::move(other);
+    joined = std::move(other);
   };
   std::vector<double> firsts;
   std::vector<double> lasts;
@@ -193,6 +238,13 @@ uint64_t PackLifetimes(std::vector<Lifetime>* lifetimes) {
   }
   for (const std::vector<double>* keys : {&largest, &firsts, &lasts, &durations, &areas}) {
     try_by(*keys);
+  }
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    uint64_t offset = joined[joined_blocks[b].begin].offset;
+    for (size_t i = blocks[b].begin; i < blocks[b].end; ++i) {
+      (*lifetimes)[i].offset = offset;
+      offset += AlignUp((*lifetimes)[i].bytes);
+    }
   }
   return best;
 }

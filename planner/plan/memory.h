@@ -5,6 +5,7 @@
 #ifndef PENSTOCK_PLANNER_PLAN_MEMORY_H_
 #define PENSTOCK_PLANNER_PLAN_MEMORY_H_
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -20,6 +21,8 @@ inline uint64_t AlignUp(uint64_t bytes) {
 struct LiveSpan {
   int64_t first = 0;
   int64_t last = 0;
+
+  friend auto operator<=>(const LiveSpan&, const LiveSpan&) = default;
 };
 
 // A buffer that is in use at the positions of its spans, which increase and do not meet.
@@ -43,8 +46,11 @@ uint64_t MostLiveBytes(const std::vector<Lifetime>& lifetimes);
 // the bytes needed in all. Greedy with best fit (Pisarchyk & Lee, "Efficient memory management for
 // deep neural net inference", 2020): one buffer after another, each into the smallest gap between
 // those already placed that live at the same time. The largest go first; where that needs more than
-// MostLiveBytes, other orders are tried, and the best is kept. Buffers that follow each other are
-// placed as one.
+// MostLiveBytes, or 1 % more where there are many buffers, other orders are tried, and the best is
+// kept. Buffers that follow each other are placed as one.
+//
+// The time is quadratic in the buffers, of which those count as one that follow each other with the
+// same lifetime, as most slots of a register do.
 uint64_t PackLifetimes(std::vector<Lifetime>* lifetimes);
 
 }  // namespace penstock::planner

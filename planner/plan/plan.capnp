@@ -187,6 +187,8 @@ struct Folding {
   views @26 :List(UInt32);              # likewise
   windowDims @27 :List(UInt32);         # of all dimensions of shardings, those held in windows
   windows @28 :List(Int64);             # five each: extent, stride, divisor, low, size
+  subBatchDims @29 :List(UInt32);       # of all dimensions of shardings, those of sub-batches
+  subBatches @30 :List(Int64);          # two each: count, index
 }
 
 struct Plan {

@@ -53,12 +53,16 @@ uint64_t HashOf(const Header& header, std::string_view payload) {
 
 std::string Text(const kj::Exception& exception) { return exception.getDescription().cStr(); }
 
-// REQUIRES: `words` lies at an address that is a multiple of 8.
-absl::StatusOr<Plan> PlanFromPayload(kj::ArrayPtr<const capnp::word> words) {
+absl::Status Malformed(const absl::Status& status) {
+  return absl::DataLossError(StrCat("malformed plan: ", ToStd(status.message())));
+}
+
+// Not checked yet. REQUIRES: `words` lies at an address that is a multiple of 8.
+absl::StatusOr<FoldedPlan> ParsePayload(kj::ArrayPtr<const capnp::word> words) {
   capnp::ReaderOptions options;
   options.traversalLimitInWords = words.size() + 1024;  // nothing is reached twice
   options.nestingLimit = 8;
-  Plan plan;
+  FoldedPlan plan;
   std::optional<FoldedPlan> folded;
   try {
     capnp::FlatArrayMessageReader reader(words, options);
@@ -66,24 +70,51 @@ absl::StatusOr<Plan> PlanFromPayload(kj::ArrayPtr<const capnp::word> words) {
       return absl::DataLossError(
           StrCat(words.end() - reader.getEnd(), " words follow the message"));
     }
-    RETURN_IF_ERROR(internal::ReadMessage(reader.getRoot<schema::Plan>(), &plan, &folded));
+    RETURN_IF_ERROR(internal::ReadMessage(reader.getRoot<schema::Plan>(), &plan.common, &folded));
   } catch (const kj::Exception& exception) {
     return absl::DataLossError(StrCat("malformed message: ", Text(exception)));
   }
-  absl::Status status;
-  if (folded.has_value()) {
-    status = CheckFoldedReferences(*folded);
-    if (status.ok()) {
-      absl::StatusOr<Plan> expanded = ExpandPlan(*folded);
-      status = expanded.status();
-      if (status.ok()) plan = *std::move(expanded);
-    }
+  return folded.has_value() ? *std::move(folded) : std::move(plan);
+}
+
+// Of the contents of a file.
+absl::StatusOr<FoldedPlan> Parse(std::string_view bytes) {
+  if (bytes.size() < sizeof(Header)) {
+    return absl::DataLossError(
+        StrCat("truncated: ", bytes.size(), " bytes, the header has ", sizeof(Header)));
   }
-  if (status.ok()) status = CheckReferences(plan);
-  if (!status.ok()) {
-    return absl::DataLossError(StrCat("malformed plan: ", ToStd(status.message())));
+  Header header;
+  std::memcpy(&header, bytes.data(), sizeof(Header));
+  if (header.magic != Header().magic)
+    return absl::DataLossError(
+        "not a compiled plan, as `penstock plan` writes: wrong magic number");
+  const std::string_view payload = bytes.substr(sizeof(Header));
+  if (payload.size() < header.payload_bytes) {
+    return absl::DataLossError(StrCat("truncated: ", payload.size(), " bytes of payload, expected ",
+                                      header.payload_bytes));
   }
-  return plan;
+  if (payload.size() > header.payload_bytes) {
+    return absl::DataLossError(StrCat(payload.size() - header.payload_bytes,
+                                      " bytes too many: the header speaks of ",
+                                      header.payload_bytes, " bytes of payload"));
+  }
+  if (HashOf(header, payload) != header.hash) {
+    return absl::DataLossError("the contents do not match their hash: the file was damaged");
+  }
+  if (header.version != kFormatVersion) {
+    return absl::FailedPreconditionError(StrCat("written in format version ", header.version,
+                                                "; this program reads version ", kFormatVersion));
+  }
+  if (header.zero != 0 || payload.size() % sizeof(capnp::word) != 0) {
+    return absl::DataLossError("malformed header");
+  }
+  const size_t num_words = payload.size() / sizeof(capnp::word);
+  if (reinterpret_cast<uintptr_t>(payload.data()) % sizeof(capnp::word) == 0) {
+    return ParsePayload({reinterpret_cast<const capnp::word*>(payload.data()), num_words});
+  }
+  auto words = std::make_unique<capnp::word[]>(num_words);
+  std::memcpy(words.get(), payload.data(), payload.size());
+  return ParsePayload({words.get(), num_words});
 }
 
 absl::StatusOr<std::string> Serialize(const Plan& plan, const FoldedPlan* folded) {
@@ -184,6 +215,13 @@ absl::Status ReplaceFile(std::string_view bytes, const std::string& path) {
   return SystemError(error, "write", path);
 }
 
+// An error names the file.
+template <typename T>
+absl::StatusOr<T> OfFile(const std::string& path, absl::StatusOr<T> plan) {
+  if (plan.ok()) return plan;
+  return absl::Status(plan.status().code(), StrCat(path, ": ", ToStd(plan.status().message())));
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> PlanToBytes(const Plan& plan) {
@@ -198,42 +236,38 @@ absl::StatusOr<std::string> PlanToBytes(const FoldedPlan& plan) {
 }
 
 absl::StatusOr<Plan> PlanFromBytes(std::string_view bytes) {
-  if (bytes.size() < sizeof(Header)) {
-    return absl::DataLossError(
-        StrCat("truncated: ", bytes.size(), " bytes, the header has ", sizeof(Header)));
+  ASSIGN_OR_RETURN(FoldedPlan folded, Parse(bytes));
+  Plan plan;
+  if (folded.is_folded()) {
+    absl::Status status = CheckFoldedReferences(folded);
+    if (!status.ok()) return Malformed(status);
+    RETURN_IF_ERROR(CheckExpandedSize(folded));
+    absl::StatusOr<Plan> expanded = ExpandPlan(folded);
+    if (!expanded.ok()) return Malformed(expanded.status());
+    plan = *std::move(expanded);
+  } else {
+    plan = std::move(folded.common);
   }
-  Header header;
-  std::memcpy(&header, bytes.data(), sizeof(Header));
-  if (header.magic != Header().magic)
-    return absl::DataLossError(
-        "not a compiled plan, as `penstock plan` writes: wrong magic number");
-  const std::string_view payload = bytes.substr(sizeof(Header));
-  if (payload.size() < header.payload_bytes) {
-    return absl::DataLossError(StrCat("truncated: ", payload.size(), " bytes of payload, expected ",
-                                      header.payload_bytes));
+  const absl::Status status = CheckReferences(plan);
+  if (!status.ok()) return Malformed(status);
+  return plan;
+}
+
+absl::StatusOr<FoldedPlan> FoldedPlanFromBytes(std::string_view bytes) {
+  ASSIGN_OR_RETURN(FoldedPlan folded, Parse(bytes));
+  absl::Status status;
+  if (folded.is_folded()) {
+    status = CheckFoldedReferences(folded);
+    if (!status.ok()) return Malformed(status);
+    const std::vector<uint32_t> devices = FirstOfPrograms(folded);
+    RETURN_IF_ERROR(CheckExpandedSize(folded, devices));
+    const absl::StatusOr<Plan> some = ExpandDevices(folded, devices);
+    status = some.ok() ? CheckReferences(*some) : some.status();
+  } else {
+    status = CheckReferences(folded.common);
   }
-  if (payload.size() > header.payload_bytes) {
-    return absl::DataLossError(StrCat(payload.size() - header.payload_bytes,
-                                      " bytes too many: the header speaks of ",
-                                      header.payload_bytes, " bytes of payload"));
-  }
-  if (HashOf(header, payload) != header.hash) {
-    return absl::DataLossError("the contents do not match their hash: the file was damaged");
-  }
-  if (header.version != kFormatVersion) {
-    return absl::FailedPreconditionError(StrCat("written in format version ", header.version,
-                                                "; this program reads version ", kFormatVersion));
-  }
-  if (header.zero != 0 || payload.size() % sizeof(capnp::word) != 0) {
-    return absl::DataLossError("malformed header");
-  }
-  const size_t num_words = payload.size() / sizeof(capnp::word);
-  if (reinterpret_cast<uintptr_t>(payload.data()) % sizeof(capnp::word) == 0) {
-    return PlanFromPayload({reinterpret_cast<const capnp::word*>(payload.data()), num_words});
-  }
-  auto words = std::make_unique<capnp::word[]>(num_words);
-  std::memcpy(words.get(), payload.data(), payload.size());
-  return PlanFromPayload({words.get(), num_words});
+  if (!status.ok()) return Malformed(status);
+  return folded;
 }
 
 absl::Status WritePlan(const Plan& plan, const std::string& path) {
@@ -248,9 +282,12 @@ absl::Status WritePlan(const FoldedPlan& plan, const std::string& path) {
 
 absl::StatusOr<Plan> ReadPlan(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
-  absl::StatusOr<Plan> plan = PlanFromBytes(bytes);
-  if (plan.ok()) return plan;
-  return absl::Status(plan.status().code(), StrCat(path, ": ", ToStd(plan.status().message())));
+  return OfFile(path, PlanFromBytes(bytes));
+}
+
+absl::StatusOr<FoldedPlan> ReadFoldedPlan(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path));
+  return OfFile(path, FoldedPlanFromBytes(bytes));
 }
 
 }  // namespace penstock::planner

@@ -10,10 +10,11 @@
 //
 // The payload is a Cap'n Proto message (plan.capnp, https://capnproto.org/encoding.html), not
 // packed: a table is a struct of columns, so that a million actors are a few dozen lists. A reader
-// never needs more memory than a bounded multiple of the file's size, or of what the devices of a
-// folded plan may have in all (check_folded_plan.h).
+// never needs more memory than a bounded multiple of the file's size, or of what may be expanded of
+// a folded plan (check_folded_plan.h).
 //
-// A folded plan is stored with a device for each program; reading it spells all devices out.
+// A folded plan is stored with a device for each program, whatever the number of devices. ReadPlan
+// expands it to all devices; ReadFoldedPlan leaves it as it is.
 //
 // Reading trusts nothing: the hash, the lengths of the columns, every enumerator, string, index and
 // shape are checked (CheckReferences of check_references.h is the last of it).
@@ -39,14 +40,20 @@ absl::Status WritePlan(const Plan& plan, const std::string& path);
 absl::Status WritePlan(const FoldedPlan& plan, const std::string& path);
 
 // kDataLoss names the file and what is wrong with it; kFailedPrecondition: another format version;
-// kNotFound and others from the system: it cannot be opened or read.
+// kResourceExhausted: its devices have too much in all to be expanded; kNotFound and others from
+// the system: it cannot be opened or read.
 absl::StatusOr<Plan> ReadPlan(const std::string& path);
+
+// The same, not expanded; a plan that is stored whole becomes FoldedPlan::common. Each program is
+// checked on the first device that has it.
+absl::StatusOr<FoldedPlan> ReadFoldedPlan(const std::string& path);
 
 // The contents of such a file. kInvalidArgument: the plan is malformed (CheckReferences).
 // kResourceExhausted: a table is too long for the format (2^29 - 1 entries).
 absl::StatusOr<std::string> PlanToBytes(const Plan& plan);
 absl::StatusOr<std::string> PlanToBytes(const FoldedPlan& plan);
 absl::StatusOr<Plan> PlanFromBytes(std::string_view bytes);
+absl::StatusOr<FoldedPlan> FoldedPlanFromBytes(std::string_view bytes);
 
 }  // namespace penstock::planner
 

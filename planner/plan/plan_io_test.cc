@@ -9,7 +9,9 @@
 #include "gtest/gtest.h"
 #include <xxhash.h>
 
+#include "planner/plan/check_folded_plan.h"
 #include "planner/plan/show_plan.h"
+#include "planner/plan/verify_folded_plan.h"
 #include "planner/plan/verify_plan.h"
 #include "tests/support/folded_plans.h"
 #include "tests/support/plans.h"
@@ -187,9 +189,17 @@ void SurviveForgedPayloads(const std::string& original) {
       }
     }
     FixHash(&bytes);
+    if (round % 4 == 0) {
+      const absl::StatusOr<FoldedPlan> folded = FoldedPlanFromBytes(bytes);
+      if (folded.ok()) {
+        VerifyFoldedPlan(*folded, policies).status().IgnoreError();
+        ShowPlan(*folded).status().IgnoreError();
+      }
+    }
     const absl::StatusOr<Plan> plan = PlanFromBytes(bytes);
     if (!plan.ok()) {
-      ASSERT_EQ(plan.status().code(), absl::StatusCode::kDataLoss) << plan.status();
+      ASSERT_TRUE(absl::IsDataLoss(plan.status()) || absl::IsResourceExhausted(plan.status()))
+          << plan.status();
       continue;
     }
     ++num_read;
@@ -225,6 +235,18 @@ TEST_F(PlanFile, IsWrittenAndRead) {
   EXPECT_EQ(CountFiles(), 1u);
 }
 
+// What show prints of a folded plan is what it prints of all devices, but for the kernels.
+TEST_F(PlanFile, OfAFoldedPlanIsShownAsThatOfAllDevices) {
+  const FoldedPlan folded = testing::FoldedTrainingPlan({.dp = 3, .hidden = 13});
+  ASSERT_TRUE(WritePlan(folded, Path("a.plan")).ok());
+  const auto without_kernels = [](std::string text) {
+    const size_t line = text.find('\n') + 1;
+    return text.erase(line, text.find('\n', line) - line);
+  };
+  EXPECT_EQ(without_kernels(ShowPlan(ReadFoldedPlan(Path("a.plan")).value()).value()),
+            without_kernels(ShowPlan(ReadPlan(Path("a.plan")).value())));
+}
+
 TEST_F(PlanFile, IsNamedInErrors) {
   EXPECT_THAT(std::string(ReadPlan(Path("none.plan")).status().message()), HasSubstr("none.plan"));
   EXPECT_EQ(ReadPlan(Path("none.plan")).status().code(), absl::StatusCode::kNotFound);
@@ -255,6 +277,27 @@ TEST_F(PlanFile, KeepsTheOldFileWhenWritingFails) {
   EXPECT_FALSE(WritePlan(plan, Path("folder.plan")).ok());
   EXPECT_EQ(ReadPlan(Path("a.plan")).value(), plan);
   EXPECT_EQ(CountFiles(), 2u);
+}
+
+// Folded plans are as large as their programs; only what is expanded has a limit.
+TEST_F(PlanFile, HoldsAPlanThatIsTooLargeToExpand) {
+  FoldedPlan folded = testing::FoldedTrainingPlan({.dp = 4096, .tp = 1, .num_stages = 1});
+  for (DevicePlan& program : folded.programs) {
+    program.channels.resize(kMaxExpandedParts / 4000, program.channels[0]);
+  }
+  ASSERT_TRUE(WritePlan(folded, Path("wide.plan")).ok());
+  const absl::StatusOr<FoldedPlan> read = ReadFoldedPlan(Path("wide.plan"));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->num_devices(), 4096u);
+  EXPECT_EQ(read->programs, folded.programs);
+  const absl::StatusOr<std::string> shown = ShowPlan(*read);
+  ASSERT_TRUE(shown.ok()) << shown.status();
+  EXPECT_THAT(*shown, AllOf(HasSubstr("4096 devices in 1 stage"), HasSubstr("  devices 1-4095\n")));
+  const absl::Status status = ReadPlan(Path("wide.plan")).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("wide.plan: the programs of 4096 devices have more than 134217728"),
+                    HasSubstr("`penstock show` and `penstock simulate` read its programs alone")));
 }
 
 TEST_F(PlanFile, HoldsALargePlan) {

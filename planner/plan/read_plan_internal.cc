@@ -463,7 +463,8 @@ absl::Status ReadMessage(schema::Plan::Reader in, Plan* plan, std::optional<Fold
   RETURN_IF_ERROR(ReadStates(in.getStates(), strings, &tiles, &types, &plan->states));
   RETURN_IF_ERROR(tiles.Finish());
   RETURN_IF_ERROR(types.Finish());
-  if (in.getFolding().getClasses().size() == 0) return absl::OkStatus();
+  // Not their number: a list counts as often as it is reached (ParsePayload in plan_io.cc).
+  if (!in.getFolding().hasClasses()) return absl::OkStatus();
   ASSIGN_OR_RETURN(*folded, ReadFolding(in.getFolding(), strings, std::move(*plan)));
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 
 #include "base/counted.h"
 #include "base/format.h"
+#include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/plan/stage_schedule.h"
 
@@ -89,7 +90,8 @@ std::string ShowOrder(const Plan& plan, uint32_t stage) {
   return text + "\n";
 }
 
-std::string ShowStages(const Plan& plan) {
+// `shown_as`: of each device, one of the same program that the plan has in full.
+std::string ShowStages(const Plan& plan, const std::vector<uint32_t>& shown_as) {
   std::string text;
   for (uint32_t s = 0; s < plan.stages.size(); ++s) {
     text += fmt::format("\nstage {}\n{}", s, ShowOrder(plan, s));
@@ -98,7 +100,7 @@ std::string ShowStages(const Plan& plan) {
     std::vector<uint32_t> devices = plan.stages[s].devices;
     std::sort(devices.begin(), devices.end());
     for (const uint32_t d : devices) {
-      std::string summary = ShowDeviceSummary(plan, d);
+      std::string summary = ShowDeviceSummary(plan, shown_as[d]);
       const auto [it, is_new] = group_of.try_emplace(summary, groups.size());
       if (is_new) groups.push_back({std::move(summary), {}});
       groups[it->second].second.push_back(d);
@@ -215,6 +217,21 @@ std::string ShowAction(const Plan& plan, const ActorPlan& actor) {
   return "";
 }
 
+std::string Show(const Plan& plan, const PlanCounts& counts, size_t num_kernels,
+                 const std::vector<uint32_t>& shown_as) {
+  return fmt::format(
+             "plan {}: strategy {}, policy {}, {} a step, graph {:016x}\n"
+             "{} in {}, {}, {}, {}, {}\n"
+             "predicted step {}\n",
+             plan.name, plan.strategy, plan.policy,
+             Counted(plan.num_microbatches, "micro-batch", "es"), plan.graph_fingerprint,
+             Counted(plan.devices.size(), "device"), Counted(plan.stages.size(), "stage"),
+             Counted(counts.actors, "actor"), Counted(counts.channels, "channel"),
+             Counted(counts.collectives, "collective"), Counted(num_kernels, "kernel"),
+             FormatSeconds(plan.predicted_step_s)) +
+         ShowStages(plan, shown_as) + ShowCollectives(plan) + ShowTransfers(plan);
+}
+
 }  // namespace
 
 std::string_view Name(Lane lane) {
@@ -260,18 +277,18 @@ uint32_t PhaseOfActor(const DevicePlan& device, uint32_t actor) {
 }
 
 std::string ShowPlan(const Plan& plan) {
-  const PlanCounts counts = Count(plan);
-  return fmt::format(
-             "plan {}: strategy {}, policy {}, {} a step, graph {:016x}\n"
-             "{} in {}, {}, {}, {}, {}\n"
-             "predicted step {}\n",
-             plan.name, plan.strategy, plan.policy,
-             Counted(plan.num_microbatches, "micro-batch", "es"), plan.graph_fingerprint,
-             Counted(plan.devices.size(), "device"), Counted(plan.stages.size(), "stage"),
-             Counted(counts.actors, "actor"), Counted(counts.channels, "channel"),
-             Counted(counts.collectives, "collective"), Counted(plan.kernels.size(), "kernel"),
-             FormatSeconds(plan.predicted_step_s)) +
-         ShowStages(plan) + ShowCollectives(plan) + ShowTransfers(plan);
+  std::vector<uint32_t> itself(plan.devices.size());
+  std::iota(itself.begin(), itself.end(), 0);
+  return Show(plan, Count(plan), plan.kernels.size(), itself);
+}
+
+absl::StatusOr<std::string> ShowPlan(const FoldedPlan& folded) {
+  if (!folded.is_folded()) return ShowPlan(folded.common);
+  const std::vector<uint32_t> first = FirstOfPrograms(folded);
+  ASSIGN_OR_RETURN(const Plan plan, ExpandDevices(folded, first));
+  std::vector<uint32_t> shown_as;
+  for (const uint32_t program : folded.ProgramsOfDevices()) shown_as.push_back(first[program]);
+  return Show(plan, Count(folded), folded.kernels.size(), shown_as);
 }
 
 absl::StatusOr<std::string> ShowDevice(const Plan& plan, uint32_t device) {

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "planner/plan/folded_plan.h"
 #include "planner/plan/plan.h"
 
 namespace penstock::planner {
@@ -31,6 +32,10 @@ uint32_t PhaseOfActor(const DevicePlan& device, uint32_t actor);
 // Everything but the actors: devices with their phases and memory, collectives by kind, transfers.
 // Devices that differ in nothing shown are listed together. REQUIRES: as DescribeActor.
 std::string ShowPlan(const Plan& plan);
+
+// The same of a folded plan, of which no more than the first device of each program is expanded;
+// kernels are those of the programs. REQUIRES: CheckFoldedReferences accepts it.
+absl::StatusOr<std::string> ShowPlan(const FoldedPlan& folded);
 
 // One device: registers by name (of the state that lies there, or of the first actor that writes
 // it), phases with their actors in planned order, and channels between phases, a

@@ -16,22 +16,51 @@ constexpr double kSlack = 1 + 1e-9;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr int kMaxRecuts = 4;
 
-// What segments need, and the micro-batches that groups keep in flight. The limits are open.
-CutMemory MemoryOf(const ModelWork& work, const StepEstimate& estimate) {
+// What segments need, and the micro-batches that parts keep in flight. The limits are open. What
+// lies on the host counts if some group's devices share its memory.
+CutMemory MemoryOf(const ModelWork& work, const StepEstimate& estimate,
+                   const StagePlacement& placement) {
+  const bool shares_host =
+      std::any_of(estimate.groups.begin(), estimate.groups.end(),
+                  [](const GroupEstimate& group) { return !group.has_host_link; });
   CutMemory memory;
   for (const StageWork& stage : work.stages) {
     memory.kept_bytes.push_back(stage.memory.parameters + stage.memory.optimizer +
-                                stage.memory.gradients);
-    memory.in_flight_bytes.push_back(stage.memory.activations);
+                                stage.memory.gradients + (shares_host ? stage.memory.host : 0));
+    memory.in_flight_bytes.push_back(stage.memory.activations +
+                                     (shares_host ? stage.memory.host_activations : 0));
   }
   for (const StageTransfer& transfer : work.transfers) {
     if (transfer.is_kept_by_reader && !transfer.is_kept_by_source) {
       memory.in_flight_bytes[transfer.to] += transfer.num_bytes;
     }
   }
-  for (const GroupEstimate& group : estimate.groups) memory.in_flight.push_back(group.in_flight);
-  memory.limit_bytes.resize(estimate.groups.size());
+  for (int part = 0; part < placement.num_stages(); ++part) {
+    const GroupEstimate& group = estimate.groups[placement.GroupOf(part)];
+    memory.in_flight.push_back(group.chunk_in_flight[placement.ChunkOf(part)]);
+  }
+  memory.limit_bytes.resize(memory.in_flight.size());
   return memory;
+}
+
+// Of what the segments of its group need, the share of each part.
+std::vector<double> SharesOf(const CutMemory& memory, const std::vector<int>& starts,
+                             const StagePlacement& placement) {
+  const auto count = static_cast<int>(memory.kept_bytes.size());
+  std::vector<double> shares(starts.size(), 0);
+  std::vector<double> totals(static_cast<size_t>(placement.num_groups), 0);
+  for (size_t part = 0; part < starts.size(); ++part) {
+    const int end = part + 1 < starts.size() ? starts[part + 1] : count;
+    for (int i = starts[part]; i < end; ++i) {
+      shares[part] += memory.kept_bytes[i] + memory.in_flight[part] * memory.in_flight_bytes[i];
+    }
+    totals[placement.GroupOf(static_cast<int>(part))] += shares[part];
+  }
+  for (size_t part = 0; part < starts.size(); ++part) {
+    const double total = totals[placement.GroupOf(static_cast<int>(part))];
+    shares[part] = total > 0 ? shares[part] / total : 1.0 / placement.num_chunks;
+  }
+  return shares;
 }
 
 // Cuts with a limit on the sum of a part.
@@ -197,16 +226,15 @@ absl::StatusOr<StageCut> CutStages(absl::Span<const ModelWork* const> works, con
   cut.starts = CutEvenly(costs);
   ASSIGN_OR_RETURN(cut.estimate, EstimateStep(JoinOnGroups(works, cut.starts, placement.placement),
                                               machine, options));
-  if (cut.estimate.is_above_limit || cut.estimate.fits() || num_groups == 1 ||
-      options.chunks_per_group > 1) {
-    return cut;
-  }
+  if (cut.estimate.is_above_limit || cut.estimate.fits() || num_groups == 1) return cut;
   // What a group needs besides what its segments tell, such as workspace, depends on where it is
   // cut: it is taken from the cuts before, of this group, and at last of all.
-  CutMemory memory = MemoryOf(*works[0], cut.estimate);
+  CutMemory memory = MemoryOf(*works[0], cut.estimate, placement);
+  const std::vector<double> shares = SharesOf(memory, cut.starts, placement);
   std::vector<double> rest(num_groups, 0);
   StageCut other = cut;
   other.is_limited = true;
+  other.fastest_s = cut.estimate.step_s;
   for (int round = 0; round < kMaxRecuts; ++round) {
     double most = 0;
     for (size_t g = 0; g < num_groups; ++g) {
@@ -214,9 +242,10 @@ absl::StatusOr<StageCut> CutStages(absl::Span<const ModelWork* const> works, con
       rest[g] = std::max(rest[g], needed.transfers + needed.workspace);
       most = std::max(most, rest[g]);
     }
-    for (size_t g = 0; g < num_groups; ++g) {
+    for (size_t part = 0; part < shares.size(); ++part) {
+      const int g = placement.GroupOf(static_cast<int>(part));
       const auto limit = static_cast<double>(other.estimate.groups[g].memory_limit_bytes);
-      memory.limit_bytes[g] = limit - (round + 1 < kMaxRecuts ? rest[g] : most);
+      memory.limit_bytes[part] = shares[part] * (limit - (round + 1 < kMaxRecuts ? rest[g] : most));
     }
     std::vector<int> starts = CutEvenly(costs, &memory);
     if (starts.empty()) break;
@@ -225,8 +254,7 @@ absl::StatusOr<StageCut> CutStages(absl::Span<const ModelWork* const> works, con
     ASSIGN_OR_RETURN(
         other.estimate,
         EstimateStep(JoinOnGroups(works, other.starts, placement.placement), machine, options));
-    if (other.estimate.is_above_limit) break;
-    if (other.estimate.fits()) return other;
+    if (other.estimate.is_above_limit || other.estimate.fits()) return other;
   }
   return cut;
 }

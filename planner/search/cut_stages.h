@@ -53,13 +53,18 @@ struct StageCut {
   std::vector<int> starts;  // of each stage, its first segment
   StepEstimate estimate;
   bool is_limited = false;  // by memory: there is a cut with a faster slowest stage
+  double fastest_s = 0;     // of that: its step
 };
 
 // Cuts segments into stages, one for each group and chunk. Where the cut with the fastest slowest
 // stage does not fit into memory, earlier stages, which keep more micro-batches in flight, may have
 // to do with less; if nothing fits, the answer is the fastest cut nevertheless. Of cuts whose steps
-// are above EstimateOptions::limit_s, only that is known. `works`: of each group, the work of the
-// segments on its devices; they differ in seconds alone. Errors are those of EstimateStep.
+// are above EstimateOptions::limit_s, only that is known, also if only they fit. `works`: of each
+// group, the work of the segments on its devices; they differ in seconds alone. Errors are those of
+// EstimateStep.
+//
+// A group with several chunks shares its memory out among them as the fastest cut does: each part
+// keeps within its share. So there may be a cut that fits, with uneven shares, that is not found.
 // REQUIRES: there are as many segments as stages.
 absl::StatusOr<StageCut> CutStages(absl::Span<const ModelWork* const> works, const Machine& machine,
                                    const EstimateOptions& options);

@@ -163,17 +163,15 @@ TEST(ArrangeGroupsTest, AlikeGroupsStayInTheirOrder) {
                                   ElementsAre(6, 7, 8, 9, 10, 11, 0, 1, 2, 3, 4, 5)));
 }
 
-// The first of two stages keeps two micro-batches in flight: it is as large as the second where
-// there is memory for that, on the second device.
-TEST(CutOnGroupsTest, TheFirstStageGoesWhereThereIsMemory) {
-  const Machine machine = MakeMachine({{1, 6 << 20}, {1, 10 << 20}});
+// Segments of 3 s, each of which passes a value on to the next and gets a gradient back.
+ModelWork MakeWork(int num_segments, StageMemory memory) {
   ModelWork work;
   work.num_microbatches = 4;
-  for (int segment = 0; segment < 4; ++segment) {
+  for (int segment = 0; segment < num_segments; ++segment) {
     StageWork& stage = work.stages.emplace_back();
     stage.forward.compute_s = 1;
     stage.backward.compute_s = 2;
-    stage.memory.activations = 2 << 20;
+    stage.memory = memory;
     if (segment == 0) continue;
     StageTransfer transfer;
     transfer.value = segment;
@@ -181,10 +179,65 @@ TEST(CutOnGroupsTest, TheFirstStageGoesWhereThereIsMemory) {
     transfer.to = segment;
     work.transfers.push_back(transfer);
     std::swap(transfer.from, transfer.to);
-    transfer.value += 4;
+    transfer.value += num_segments;
     transfer.moment = StageTransfer::Moment::kBackward;
     work.transfers.push_back(transfer);
   }
+  return work;
+}
+
+class CutStagesTest : public ::testing::Test {
+ protected:
+  CutStagesTest() : policies_(BuiltinPolicies()) { options_.policy = policies_.Find("1f1b"); }
+
+  const PolicyRegistry policies_;
+  EstimateOptions options_;
+};
+
+// The first of two stages keeps two micro-batches in flight.
+TEST_F(CutStagesTest, TheFirstStageIsSmallerWhereMemoryIsShort) {
+  const ModelWork work = MakeWork(4, {.activations = 2 << 20});
+  const std::vector<const ModelWork*> works = {&work, &work};
+  const Machine machine = MakeMachine({{1, 6 << 20}, {1, 10 << 20}});
+  const StageCut cut = *CutStages(works, machine, options_);
+  EXPECT_TRUE(cut.estimate.fits());
+  EXPECT_TRUE(cut.is_limited);
+  EXPECT_THAT(cut.starts, ElementsAre(0, 1));
+  // The fastest cut is below this limit, but does not fit; what fits takes longer.
+  EXPECT_LT(cut.fastest_s, 0.99 * cut.estimate.step_s);
+  options_.limit_s = 0.99 * cut.estimate.step_s;
+  const StageCut limited = *CutStages(works, machine, options_);
+  EXPECT_TRUE(limited.estimate.is_above_limit);
+  EXPECT_TRUE(limited.is_limited);
+}
+
+// These devices work in the memory of their hosts.
+TEST_F(CutStagesTest, WhatLiesOnTheHostCountsWhereMemoryIsShared) {
+  const ModelWork work = MakeWork(4, {.host_activations = 2 << 20});
+  const std::vector<const ModelWork*> works = {&work, &work};
+  const StageCut cut = *CutStages(works, MakeMachine({{1, 6 << 20}, {1, 10 << 20}}), options_);
+  EXPECT_TRUE(cut.estimate.fits());
+  EXPECT_THAT(cut.starts, ElementsAre(0, 1));
+}
+
+TEST_F(CutStagesTest, AllChunksOfAGroupKeepWithinItsMemory) {
+  const ModelWork work = MakeWork(12, {.activations = 1 << 20});
+  const std::vector<const ModelWork*> works = {&work, &work};
+  options_.chunks_per_group = 2;
+  const StageCut even = *CutStages(works, MakeMachine({{2, int64_t{1} << 40}}), options_);
+  EXPECT_THAT(even.starts, ElementsAre(0, 3, 6, 9));
+  const auto needed = static_cast<int64_t>(even.estimate.groups[0].memory.total());
+  const Machine machine = MakeMachine({{1, needed * 3 / 4}, {1, int64_t{1} << 40}});
+  const StageCut cut = *CutStages(works, machine, options_);
+  EXPECT_TRUE(cut.estimate.fits());
+  EXPECT_TRUE(cut.is_limited);
+  EXPECT_THAT(cut.starts, ElementsAre(0, 2, 6, 8));
+}
+
+// The first stage is as large as the second where there is memory for that, on the second device.
+TEST(CutOnGroupsTest, TheFirstStageGoesWhereThereIsMemory) {
+  const Machine machine = MakeMachine({{1, 6 << 20}, {1, 10 << 20}});
+  const ModelWork work = MakeWork(4, {.activations = 2 << 20});
   const std::vector<const ModelWork*> works = {&work, &work};
   const PolicyRegistry policies = BuiltinPolicies();
   EstimateOptions options;

@@ -32,7 +32,7 @@ struct SearchLimits {
   bool sp = true;
   Recompute recompute = Recompute::kFull;
   bool offload = true;
-  int64_t microbatches = 1 << 12;
+  int64_t microbatches = 1 << 12;  // unless their number is given
 };
 
 // The strategies for a number of devices, simplest first.

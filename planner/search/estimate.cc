@@ -326,6 +326,7 @@ class Estimator {
       GroupEstimate& group = estimate_.groups[g];
       const int in_flight = std::max(most_in_flight[s], 1);
       if (static_cast<int>(s) == g) group.in_flight = in_flight;
+      group.chunk_in_flight.push_back(in_flight);
       group.memory.parameters += memory.parameters;
       group.memory.optimizer += memory.optimizer;
       group.memory.gradients += memory.gradients;

@@ -63,10 +63,11 @@ struct GroupEstimate {
   double compute_s = 0;
   double communication_s = 0;  // exposed, without waiting for other stages
   MemoryEstimate memory;
-  int64_t memory_limit_bytes = 0;  // of the least of its devices
-  int in_flight = 0;               // micro-batches of its first chunk
-  bool has_host_link = false;      // else its devices work in the memory of their hosts
-  int64_t host_limit_bytes = 0;    // likewise of their hosts' memory; 0: not limited
+  int64_t memory_limit_bytes = 0;    // of the least of its devices
+  int in_flight = 0;                 // micro-batches of its first chunk
+  std::vector<int> chunk_in_flight;  // of each chunk
+  bool has_host_link = false;        // else its devices work in the memory of their hosts
+  int64_t host_limit_bytes = 0;      // likewise of their hosts' memory; 0: not limited
 
   // Where device and host share their memory, what lies on the host counts too.
   double used_bytes() const { return memory.total() + (has_host_link ? 0 : memory.host); }

@@ -18,6 +18,7 @@
 #include "planner/pass.h"
 #include "planner/search/join_stages.h"
 #include "planner/search/stage_work.h"
+#include "planner/simulator/simulate_plan.h"
 #include "planner/strategy/stages.h"
 #include "planner/strategy/strategy.h"
 
@@ -107,6 +108,23 @@ class EstimateTest : public ::testing::Test {
   int64_t bucket_bytes_ = 4 << 20;
   StepEstimate estimate_;
 };
+
+// Parameters are gathered while earlier kernels run, and gradients scattered while later ones do:
+// the simulation of the plan says how long that takes, whichever of both takes longer.
+TEST_F(EstimateTest, KernelsHideWhatZeroGathersAndScatters) {
+  graph::ModelConfig config = Config(6);
+  config.width = 256;
+  for (const std::string strategy : {"dp=8,zero=3", "dp=8,zero=2"}) {
+    for (const double link_bytes_per_s : {2e9, 5e9, 2e10}) {
+      const Machine machine = MakeMachine(8, 1, 1e12, link_bytes_per_s, 0);
+      const Plan plan = CompileFor(Train(strategy, 4, config, 128), machine);
+      const absl::StatusOr<Simulation> simulation = SimulatePlan(plan, ops_, policies_, machine);
+      ASSERT_TRUE(simulation.ok()) << simulation.status();
+      EXPECT_NEAR(estimate_.step_s, simulation->step_s, 0.2 * simulation->step_s)
+          << strategy << " at " << link_bytes_per_s;
+    }
+  }
+}
 
 // Over links of 1 kB/s, a row of 256 B takes 256 ms.
 TEST_F(EstimateTest, AHaloTakesAsLongAsItsBytes) {

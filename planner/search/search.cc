@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -55,7 +56,7 @@ class Searcher {
 
   absl::StatusOr<SearchResult> Run() {
     result_.num_layers = work_.model().layers().num_copies;
-    largest_cp_ = std::min(LargestContext(problem_.hints, *problem_.forward), problem_.limits.cp);
+    largest_cp_ = LargestContext(problem_.hints, *problem_.forward);
     ListCandidates();
     if (open_.empty()) return NoneDivides();
     for (const Open& open : open_) Try(open);
@@ -84,8 +85,10 @@ class Searcher {
     if (!problem_.strategy.has_value()) {
       SearchLimits limits = LimitsOfSchedules(problem_);
       if (!HasHintsFor("ep")) limits.ep = 1;
-      // As many parts of a sequence as give each device some of the batch.
-      const int64_t parts = batch > 0 ? (problem_.num_devices + batch - 1) / batch : 1;
+      // As many parts of a sequence as give each device some of the batch, which may have few
+      // divisors that the devices have too.
+      const int64_t parts =
+          batch > 0 ? problem_.num_devices / std::gcd(problem_.num_devices, batch) : 1;
       limits.cp = std::min({limits.cp, largest_cp_, parts});
       strategies = EnumerateStrategies(problem_.num_devices, limits);
       for (Strategy& strategy : strategies) {
@@ -108,7 +111,7 @@ class Searcher {
         }
       }
       for (const int64_t microbatches : counts) {
-        if (microbatches > problem_.limits.microbatches) break;
+        if (problem_.microbatches == 0 && microbatches > problem_.limits.microbatches) break;
         if (!problem_.strategy.has_value() && CouldSplitTheBatch(strategy, microbatches, batch)) {
           ++result_.num_bounded;
           continue;
@@ -183,7 +186,8 @@ class Searcher {
 
   void Try(const Open& open) {
     const Strategy& strategy = open.strategy;
-    if (best_s_ <= open.bound_s * kSlack) {
+    // One that ties may be simpler.
+    if (best_s_ * (1 + kTieTolerance) <= open.bound_s * kSlack) {
       ++result_.num_bounded;
       return;
     }
@@ -221,6 +225,7 @@ class Searcher {
     const auto divisors = DivisorsOf(strategy.dp);
     if (divisors.size() < 2 || strategy.ep > 1 || problem_.microbatches > 0 ||
         strategy.dp * open->microbatches != batch ||
+        strategy.cp * divisors[1] > problem_.limits.cp ||
         largest_cp_ % (strategy.cp * divisors[1]) != 0 ||
         open->microbatches * divisors[1] > problem_.limits.microbatches) {
       return false;
@@ -355,10 +360,9 @@ class Searcher {
              std::tuple(bounds_.StateBytes(b.strategy), -b.microbatches);
     });
     if (hopeless_.size() > kMaxHopeless) hopeless_.resize(kMaxHopeless);
-    for (const Open& open : hopeless_) {
-      EstimateOrRefuse(open);
-      --result_.num_too_large;  // counted already
-    }
+    const int num_too_large = result_.num_too_large;  // they are counted already
+    for (const Open& open : hopeless_) EstimateOrRefuse(open);
+    result_.num_too_large = num_too_large;
   }
 
   EstimateOptions OptionsOf(const Strategy& strategy, const Policy* policy) const {
@@ -379,11 +383,13 @@ class Searcher {
   }
 
   absl::StatusOr<Candidate> CandidateOf(const Policy* policy, const StrategyWork::Cutting& cutting,
-                                        const Open& open, double limit_s = kNever) const {
+                                        const Open& open, double limit_s = kNever,
+                                        std::optional<double>* too_large_s = nullptr) const {
     EstimateOptions options = OptionsOf(open.strategy, policy);
     options.limit_s = limit_s;
     ASSIGN_OR_RETURN(ArrangedCut arranged,
                      CutOnGroups(cutting.groups, cutting.arrangements, *problem_.machine, options));
+    if (too_large_s != nullptr && arranged.cut.is_limited) *too_large_s = arranged.cut.fastest_s;
     Candidate candidate;
     candidate.strategy = open.strategy;
     candidate.microbatches = open.microbatches;
@@ -412,6 +418,10 @@ class Searcher {
       }
       if (!cutting.ok()) {
         cutting = work_.CuttingOf(open.strategy, open.microbatches);
+        if (absl::IsResourceExhausted(cutting.status())) {
+          NoteTooLarge(open, cutting.status());
+          return absl::OkStatus();
+        }
         if (!cutting.ok()) return cutting.status();
       }
       const absl::StatusOr<Tried> tried = EstimateBy(policy, *cutting, open, &least_s);
@@ -420,9 +430,9 @@ class Searcher {
         Refuse(tried.status());
       } else if (tried->fits) {
         fits = true;
-      } else if (!tried->is_bounded) {
+      } else if (tried->too_large_s.has_value()) {
         is_too_large = is_too_large || policy == schedules[0];
-        too_large_s = std::min(too_large_s, tried->step_s);
+        too_large_s = std::min(too_large_s, *tried->too_large_s);
       }
     }
     // A schedule that keeps less may fit. Where the first one does not, options may do better.
@@ -432,14 +442,25 @@ class Searcher {
     return absl::OkStatus();
   }
 
+  // Whatever is split by cost, it does not fit, by any schedule.
+  void NoteTooLarge(const Open& open, const absl::Status& status) {
+    for (const Policy* policy : SchedulesOf(open.strategy)) {
+      int64_t& most = most_failing_[{ToString(open.strategy), policy}];
+      most = std::max(most, open.microbatches);
+    }
+    ++result_.num_too_large;
+    too_large_.push_back(open);
+    failure_ = status;
+  }
+
   // Of a strategy, what no schedule with such a placement and, or not, split backward phases can
   // bring below.
   using LeastSeconds = std::map<std::pair<Placement, bool>, double>;
 
   struct Tried {
-    double step_s = 0;
     bool fits = false;
-    bool is_bounded = false;  // not estimated
+    // Of what does not fit: the step. Also where another cut would fit, but take too long.
+    std::optional<double> too_large_s;
   };
   absl::StatusOr<Tried> EstimateBy(const Policy* policy, const StrategyWork::Cutting& cutting,
                                    const Open& open, LeastSeconds* least_s) {
@@ -449,14 +470,17 @@ class Searcher {
     const auto known = least_s->find(phases);
     if (known != least_s->end() && known->second >= limit_s) {
       ++result_.num_bounded;
-      return Tried{known->second, false, true};
+      return Tried();
     }
-    ASSIGN_OR_RETURN(Candidate candidate, CandidateOf(policy, cutting, open, limit_s));
+    std::optional<double> too_large_s;
+    ASSIGN_OR_RETURN(Candidate candidate,
+                     CandidateOf(policy, cutting, open, limit_s, &too_large_s));
     if (candidate.estimate.is_above_limit) {
       ++result_.num_bounded;
-      (*least_s)[phases] = candidate.estimate.step_s;
+      // Where memory forces a cut, another schedule may need less.
+      if (!too_large_s.has_value()) (*least_s)[phases] = candidate.estimate.step_s;
       if (open.strategy.pp == 1) NeedsNoMore(ToString(open.strategy), open.microbatches);
-      return Tried{candidate.estimate.step_s, false, true};
+      return Tried{false, too_large_s};
     }
     const double step_s = candidate.estimate.step_s;
     const double seconds = Seconds(candidate);
@@ -475,7 +499,7 @@ class Searcher {
       most = std::max(most, open.microbatches);
     }
     Keep(std::move(candidate));
-    return Tried{step_s, fits, false};
+    return fits ? Tried{true, std::nullopt} : Tried{false, step_s};
   }
 
   // It fits with so many micro-batches, or is too slow without a pipeline.
@@ -594,6 +618,13 @@ class Searcher {
 }  // namespace
 
 absl::StatusOr<SearchResult> FindStrategy(const SearchProblem& problem) {
+  for (const Policy* policy : problem.policies) {
+    if (policy->needs().placement != Placement::kBidirectional) continue;
+    return absl::UnimplementedError(
+        StrCat("policy '", policy->name(),
+               "' runs each stage on two groups of devices, which the "
+               "search for a strategy does not know; give a strategy such as pp=4"));
+  }
   ASSIGN_OR_RETURN(StrategyWork work, StrategyWork::Create(problem));
   ASSIGN_OR_RETURN(StrategyBounds bounds, StrategyBounds::Create(*problem.machine, &work));
   return Searcher(problem, std::move(work), std::move(bounds)).Run();

@@ -21,8 +21,8 @@
 // What does not fit with those is tried with offload=states, with recompute again, and with
 // offload=all, if devices have memory of their own beside that of their hosts.
 // Context parallelism divides what data parallelism divides at less cost, but for single sequences:
-// it is enumerated if there are more devices than sequences, and tried if single sequences do not
-// fit; the fastest such strategies are tried with ulysses=true.
+// it is enumerated, up to d / gcd(d, n) parts, if d devices do not divide n sequences, and tried if
+// single sequences do not fit; the fastest such strategies are tried with ulysses=true.
 //
 // Where a model does not name what tp splits (SplitHint), that is chosen by cost for each strategy
 // (split_by_cost.h).
@@ -110,7 +110,8 @@ struct SearchResult {
 };
 
 // Where nothing fits into memory, the result is what comes nearest (see CheckFits in
-// explain_candidate.h). An error: no strategy divides the model.
+// explain_candidate.h). An error: no strategy divides the model, or a policy is bidirectional
+// (strategy/directions.h), whose steps are not estimated.
 absl::StatusOr<SearchResult> FindStrategy(const SearchProblem& problem);
 
 }  // namespace penstock::planner

@@ -189,6 +189,27 @@ TEST_F(KnownAnswersTest, WithoutHintsTheSplitsAreChosenByCost) {
   EXPECT_NEAR(result->best.estimate.inline_communication_s, (4 + 0.5 + 0.125) * all_reduce_s, 1e-8);
 }
 
+// Splits by cost that do not fit are tried with ZeRO and recomputation, like any others.
+TEST_F(KnownAnswersTest, SplitsByCostTakeOptionsToFit) {
+  std::set<std::pair<bool, bool>> found;  // with zero, with recomputation
+  for (double memory_bytes = 1 << 25; memory_bytes > 1 << 20; memory_bytes *= 0.8) {
+    machine_.emplace(FreeComputation(4, static_cast<int64_t>(memory_bytes)));
+    forward_ = *graph::ParseGraph(MlpText(2048, 256), "mlp.pst", ops_);
+    SearchProblem problem = Problem(forward_, {}, *machine_, 4);
+    problem.training.clip_norm = 0;
+    problem.microbatches = 1;
+    problem.limits = {.dp = 2, .pp = 1, .sp = false};
+    const absl::StatusOr<SearchResult> result = FindStrategy(problem);
+    if (!result.ok() || !result->best.estimate.fits()) break;
+    const Strategy& best = result->best.strategy;
+    EXPECT_TRUE(best.splits_by_cost) << Describe(result->best);
+    found.insert({best.zero > 0, best.recompute != Recompute::kNone});
+  }
+  EXPECT_TRUE(found.contains({false, false}));
+  EXPECT_TRUE(found.contains({true, false}));
+  EXPECT_TRUE(found.contains({true, true}) || found.contains({false, true}));
+}
+
 TEST_F(KnownAnswersTest, AMemoryLimitRulesOutTheFastest) {
   const absl::StatusOr<SearchResult> free = Find(256, 32);
   ASSERT_TRUE(free.ok()) << free.status();
@@ -309,7 +330,8 @@ TEST_F(SearchTest, StrategiesUseAllDevicesAndTheSimplestComesFirst) {
 // fit.
 TEST_F(SearchTest, SequencesAreSplitWhereBatchOrMemoryAskForIt) {
   const Machine machine = {*FindClusterPreset("dgx-a100:1")};
-  const auto search = [&](int64_t context, int64_t batch, int64_t memory_bytes) {
+  const auto search = [&](int64_t context, int64_t batch, int64_t memory_bytes,
+                          const SearchLimits& limits = {}) {
     graph::ModelConfig config = models_.FindPreset("gpt2-124m")->config;
     config.context = context;
     config.dropout = 0;
@@ -319,6 +341,7 @@ TEST_F(SearchTest, SequencesAreSplitWhereBatchOrMemoryAskForIt) {
     spec.kinds[0].memory_bytes = memory_bytes;
     const Machine limited = {*Cluster::Create(std::move(spec))};
     SearchProblem problem = Problem(forward, gpt_hints(), limited, 8);
+    problem.limits = limits;
     problem.limits.recompute = Recompute::kNone;
     absl::StatusOr<SearchResult> result = FindStrategy(problem);
     EXPECT_TRUE(result.ok()) << result.status();
@@ -336,6 +359,28 @@ TEST_F(SearchTest, SequencesAreSplitWhereBatchOrMemoryAskForIt) {
   const SearchResult long_sequences = search(16384, 8, int64_t{1} << 33);
   EXPECT_TRUE(long_sequences.best.estimate.fits()) << Describe(long_sequences.best);
   EXPECT_GT(long_sequences.best.strategy.cp, 1) << Describe(long_sequences.best);
+
+  // A limit is no divisor.
+  const SearchResult limited =
+      search(16384, 8, int64_t{1} << 32, {.tp = 1, .pp = 1, .cp = 6, .offload = false});
+  EXPECT_EQ(limited.best.strategy.cp, 4) << Describe(limited.best);
+}
+
+// Eight devices do not divide three sequences, whatever the micro-batches.
+TEST_F(SearchTest, SequencesAreSplitWhereDevicesDoNotDivideTheBatch) {
+  const Machine machine = {*FindClusterPreset("hgx-h100:1")};
+  graph::ModelConfig config = models_.FindPreset("gpt2-124m")->config;
+  config.layers = 2;
+  config.width = 64;
+  config.heads = 1;
+  config.context = 4096;
+  config.dropout = 0;
+  const graph::Graph forward =
+      *graph::BuildModelGraph(ops_, *models_.FindModel("gpt"), config, graph::ModelUse::kTrain, 3);
+  const absl::StatusOr<SearchResult> result =
+      FindStrategy(Problem(forward, gpt_hints(), machine, 8));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->best.strategy.cp, 8) << Describe(result->best);
 }
 
 // The folded model's work is that of the whole one, segment for segment.
@@ -759,6 +804,18 @@ TEST_F(SearchTest, GivenMicrobatchesAreKept) {
   problem.microbatches = 5;
   EXPECT_THAT(std::string(ToStd(FindStrategy(problem).status().message())),
               HasSubstr("no strategy fits 8 devices; the last one tried: "));
+}
+
+// The limit is of numbers that are chosen.
+TEST_F(SearchTest, GivenMicrobatchesMayBeMany) {
+  const Machine machine = {*FindClusterPreset("dgx-a100:1")};
+  const graph::Graph forward = *graph::ParseGraph(MlpText(16384, 32), "mlp.pst", ops_);
+  SearchProblem problem = Problem(forward, MlpHints(), machine, 4);
+  problem.limits.pp = 1;
+  problem.microbatches = 8192;
+  const absl::StatusOr<SearchResult> result = FindStrategy(problem);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->best.microbatches, 8192);
 }
 
 // Of a strategy that is given, the number of micro-batches is chosen.

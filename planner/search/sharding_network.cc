@@ -207,10 +207,14 @@ class Builder {
       }
       for (const NodeId user : users_[value]) {
         const Phase read = graph_.node(user).phase;
-        is_kept |= producer.phase == Phase::kForward &&
+        is_kept |= producer.phase == Phase::kForward && problem_.is_read_backward.empty() &&
                    (read == Phase::kBackward || read == Phase::kWeightBackward);
         is_kept |= producer.phase != Phase::kForward && producer.phase != Phase::kUpdate &&
                    read == Phase::kUpdate;
+      }
+      if (!problem_.is_read_backward.empty()) {
+        is_kept |= producer.phase == Phase::kForward &&
+                   problem_.is_read_backward[static_cast<size_t>(value)];
       }
       if (producer.op->role() == graph::OpRole::kReshape) {
         is_kept_[static_cast<size_t>(producer.operands[0])] =
@@ -261,7 +265,10 @@ class Builder {
       const Node& producer = graph_.node(v.producer);
       const bool is_activation =
           producer.phase == Phase::kForward && !producer.op->has_declared_type();
-      const double part = TimesOf(v.producer) * (is_activation ? problem_.part_of_activations : 1);
+      const double share =
+          problem_.kept_share.empty() ? 1 : problem_.kept_share[static_cast<size_t>(value)];
+      const double part =
+          share * TimesOf(v.producer) * (is_activation ? problem_.part_of_activations : 1);
       for (size_t i = 0; i < options.size(); ++i) {
         weights[i] += part * static_cast<double>(LargestTile(type, options[i]).num_bytes());
       }

@@ -12,7 +12,7 @@
 // that can split it: devices that repeat each other's work would be wasted.
 //
 // Weights are the bytes of a device that are kept: states, forward values that the backward pass
-// reads, and gradients until the update.
+// reads, and gradients until the update; of each, the share that the problem states.
 //
 // Worked example, on [a=2], one free axis: y = matmul(x, w) with x : f32[8, 4], w : f32[4, 2]. x, w
 // and y each have 3 options (rows, columns, whole), the node 4 (its factors m, n, k, or none). If
@@ -60,6 +60,12 @@ struct ShardingProblem {
   // Of a device, for all that is kept; of activations, this part.
   double memory_bytes = std::numeric_limits<double>::infinity();
   double part_of_activations = 1;
+  // By value, whether the backward pass reads it as the forward pass made it; empty: what a node of
+  // the backward pass has as an operand.
+  std::vector<bool> is_read_backward;
+  // By value, of the bytes of its tile, the share that a device keeps: less than 1 if replicas
+  // divide it in ways that its sharding does not say, 0 on the host. Empty: all.
+  std::vector<double> kept_share;
 };
 
 struct ShardingNetwork {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "planner/search/choose_shardings.h"
 #include "planner/sharding/execution_sharding.h"
 #include "planner/sharding/propagate.h"
+#include "planner/strategy/offload.h"
+#include "planner/strategy/recompute.h"
 #include "planner/strategy/zero.h"
 
 namespace penstock::planner {
@@ -64,6 +67,58 @@ Graph WithoutMicrobatches(Graph graph, std::vector<int>* numbers) {
   return graph;
 }
 
+double PartsOf(const Sharding& sharding) {
+  double parts = 1;
+  for (const graph::DimSharding& dim : sharding.dims) {
+    parts *= static_cast<double>(graph::NumParts(dim));
+  }
+  return parts;
+}
+
+// Whether each device has memory of its own, beside that of its host.
+bool HasHostLinks(const Machine& machine) {
+  const std::vector<DeviceKind>& kinds = machine.cluster.spec().kinds;
+  return std::all_of(kinds.begin(), kinds.end(),
+                     [](const DeviceKind& kind) { return kind.host_link_bytes_per_s > 0; });
+}
+
+// By value, the share of its tile that a device keeps: what zero divides over replicas is not split
+// yet, and what goes to the host takes nothing of a device with memory of its own.
+absl::StatusOr<std::vector<double>> KeptShares(int zero, const Machine& machine, const Graph& graph,
+                                               const Graph& propagated) {
+  const Mesh& mesh = graph.meshes()[0];
+  std::vector<double> shares(static_cast<size_t>(graph.num_values()), 1);
+  Graph divided = graph;
+  if (zero > 0) RETURN_IF_ERROR(SplitOverReplicas(zero, divided));
+  const bool has_host_links = HasHostLinks(machine);
+  for (ValueId value = 0; value < graph.num_values(); ++value) {
+    double& share = shares[static_cast<size_t>(value)];
+    if (has_host_links && GoesToHost(graph, value)) share = 0;
+    const std::optional<Sharding>& sharding = divided.value(value).sharding;
+    if (zero == 0 || !sharding.has_value()) continue;
+    // Sums over micro-batches are scattered at the end of the step.
+    const bool is_state = graph.node(graph.value(value).producer).op->has_declared_type();
+    if (!is_state && zero == 1 && mesh.num_microbatches() > 1) continue;
+    const double before = PartsOf(ClosedSharding(mesh, propagated.value(value)));
+    share *= std::min(1.0, before / PartsOf(*sharding));
+  }
+  return shares;
+}
+
+// What a device of each group has, in all: of each group, that of the least.
+double MemoryOf(const Machine& machine, int num_groups, int64_t devices_per_group) {
+  double bytes = 0;
+  for (int64_t group = 0; group < num_groups; ++group) {
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (int64_t d = 0; d < devices_per_group; ++d) {
+      const int64_t device = group * devices_per_group + d;
+      least = std::min(least, machine.cluster.KindOf(device).memory_bytes);
+    }
+    bytes += static_cast<double>(least);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 absl::Status SplitByCost(const Strategy& strategy, const SplitOptions& options, Graph& graph) {
@@ -96,8 +151,12 @@ absl::Status SplitByCost(const Strategy& strategy, const SplitOptions& options, 
     problem.times.push_back(node.copy == kMiddleCopy ? 1 + num_left_out : 1);
   }
   // All stages together; each keeps at most as many micro-batches as there are stages.
-  const auto device_bytes = static_cast<double>(options.machine->cluster.KindOf(0).memory_bytes);
+  const double device_bytes =
+      MemoryOf(*options.machine, options.num_groups, mesh.num_devices()) / options.num_groups;
   problem.memory_bytes = device_bytes * (1 - kForOtherUses) * options.num_groups;
+  problem.is_read_backward = ReadAsMade(propagated);
+  ASSIGN_OR_RETURN(problem.kept_share,
+                   KeptShares(strategy.zero, *options.machine, graph, propagated));
   const int64_t microbatches = mesh.num_microbatches();
   problem.part_of_activations =
       static_cast<double>(std::min<int64_t>(options.num_groups, microbatches)) /
@@ -105,8 +164,9 @@ absl::Status SplitByCost(const Strategy& strategy, const SplitOptions& options, 
   ASSIGN_OR_RETURN(const std::optional<ShardingChoice> choice, ChooseShardings(problem, kSplitGap));
   if (!choice.has_value()) {
     return absl::ResourceExhaustedError(
-        StrCat("splits=cost: whatever is split over tp = ", strategy.tp, ", a device needs more ",
-               "than ", FormatBytes(static_cast<uint64_t>(device_bytes)), " for what it keeps"));
+        StrCat("splits=cost: whatever is split over tp = ", strategy.tp,
+               ", a device needs more than ", FormatBytes(static_cast<uint64_t>(device_bytes)),
+               " for what it keeps; zero, recompute, offload or more stages need less"));
   }
 
   const AxisRef axis = graph::WholeAxis(mesh, tp);

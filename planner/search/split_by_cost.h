@@ -3,9 +3,13 @@
 //
 // Dimensions that data parallelism and micro-batches split stay as they are; all others of every
 // value and node may be split over tp, as choose_shardings.h finds best for a step on the machine
-// within its memory. Layers that repeat are
-// solved once. The micro-batches of a step count as one. The splits are then written as shardings
-// of all values, and what the strategy says of zero on top of them.
+// within its memory. Layers that repeat are solved once. The micro-batches of a step count as one.
+// The splits are then written as shardings of all values, and what the strategy says of zero on top
+// of them.
+//
+// Memory is that of all stages together, a tenth of each device left for workspaces. Replicas keep
+// their share of what zero divides; what is computed again in the backward pass, or goes to the
+// host, is not kept.
 //
 // Example: "tp=2,splits=cost" for relu(x @ u) @ v with large weights and a small batch: u is split
 // by columns, v by rows, and the result is summed, as in Megatron.

@@ -14,6 +14,7 @@
 #include "graph/op.h"
 #include "planner/lower/communication.h"
 #include "planner/lower/phases.h"
+#include "planner/lower/sub_batches.h"
 #include "planner/plan/coordinates.h"
 #include "planner/search/kernel_seconds.h"
 #include "planner/sharding/execution_sharding.h"
@@ -79,8 +80,16 @@ class Measurer {
     types_.reserve(graph_.num_values());
     for (ValueId value = 0; value < graph_.num_values(); ++value) types_.push_back(TileType(value));
     FindRoots();
+    has_zero_ = std::any_of(graph_.nodes().begin(), graph_.nodes().end(), [](const Node& node) {
+      return node.attributes.GetBool("per_use", false) ||
+             node.op->role() == graph::OpRole::kReduceScatter;
+    });
     for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
       if (phases_[id].is_live && !phases_[id].is_leaf) AddNode(id);
+    }
+    for (StageWork& stage : work_.stages) {
+      HideSubBatches(&stage.forward);
+      HideSubBatches(&stage.backward);
     }
     AddValues();
     AddWorkspaces();
@@ -127,7 +136,7 @@ class Measurer {
   }
 
   // Values that share bytes: reshapes, sums reduced or accumulated in place, next versions of
-  // states.
+  // states, sub-batches.
   void FindRoots() {
     root_.resize(graph_.num_values());
     for (ValueId value = 0; value < graph_.num_values(); ++value) {
@@ -136,7 +145,9 @@ class Measurer {
       if (!PhaseOf(value).is_live || node.operands.empty()) continue;
       const graph::OpRole role = node.op->role();
       ValueId source = graph::kNoValue;
-      if (role == graph::OpRole::kReshape) source = node.operands[0];
+      if (role == graph::OpRole::kReshape || TakesSubBatch(graph_, node)) {
+        source = node.operands[0];
+      }
       if ((role == graph::OpRole::kAllReduce || role == graph::OpRole::kAccumulate) &&
           users_[node.operands[0]].size() == 1) {
         source = node.operands[0];
@@ -152,12 +163,24 @@ class Measurer {
       if (IsState(source) && role != graph::OpRole::kReshape && updated.empty()) continue;
       root_[value] = root_[source];
     }
+    std::map<ValueId, ValueId> joined;  // roots of sub-batches, and the whole
+    for (const Node& node : graph_.nodes()) {
+      if (node.op->role() != graph::OpRole::kJoinSubBatches) continue;
+      for (const ValueId part : node.operands) joined[root_[part]] = node.results[0];
+    }
+    for (ValueId value = 0; !joined.empty() && value < graph_.num_values(); ++value) {
+      const auto whole = joined.find(root_[value]);
+      if (whole != joined.end()) root_[value] = whole->second;
+    }
   }
 
   bool IsFree(NodeId id) const {
     const Node& node = graph_.node(id);
     if (node.op->has_declared_type() || node.op->role() == graph::OpRole::kAssign) return true;
-    return node.op->role() == graph::OpRole::kReshape && root_[node.results[0]] != node.results[0];
+    if (node.op->role() == graph::OpRole::kJoinSubBatches) return true;
+    const bool may_share =
+        node.op->role() == graph::OpRole::kReshape || TakesSubBatch(graph_, node);
+    return may_share && root_[node.results[0]] != node.results[0];
   }
 
   // And to the part of its backward phase that makes gradients of weights, if it does.
@@ -165,11 +188,17 @@ class Measurer {
     StageWork& stage = StageOf(id);
     const PhaseWork before = stage.backward;
     AddNodeToPhase(id);
-    if (graph_.node(id).phase != graph::Phase::kWeightBackward) return;
-    stage.weight.compute_s += stage.backward.compute_s - before.compute_s;
-    stage.weight.communication_s += stage.backward.communication_s - before.communication_s;
-    stage.weight.core_s += stage.backward.core_s - before.core_s;
-    stage.weight.launch_s += stage.backward.launch_s - before.launch_s;
+    if (graph_.node(id).phase == graph::Phase::kWeightBackward) {
+      stage.weight.compute_s += stage.backward.compute_s - before.compute_s;
+      stage.weight.communication_s += stage.backward.communication_s - before.communication_s;
+      stage.weight.core_s += stage.backward.core_s - before.core_s;
+      stage.weight.launch_s += stage.backward.launch_s - before.launch_s;
+    }
+    if (!has_zero_) return;
+    const Node& node = graph_.node(id);
+    if (!IsFree(id) && !CollectiveOf(node.op->role()).has_value() && !IsHostCopy(node.op->role())) {
+      HideBehind(id);
+    }
   }
 
   void AddNodeToPhase(NodeId id) {
@@ -217,9 +246,40 @@ class Measurer {
       return;
     }
     double seconds = PredictSeconds(machine_, work_.reduction_groups[group], bytes);
-    if (roll.has_value()) seconds = ExposedSeconds(id, seconds);
+    if (roll.has_value()) {
+      seconds = ExposedSeconds(id, seconds);
+    } else if (*kind == CollectiveKind::kAllGather && node.attributes.GetBool("per_use", false)) {
+      seconds -= HiddenByEarlier(id, group, seconds);
+    } else if (*kind == CollectiveKind::kReduceScatter && moment == Moment::kBackward &&
+               IsReadByUpdates(id)) {
+      BesideOf(id).scattered.push_back({phases_[id].virtual_stage,
+                                        node.phase == graph::Phase::kWeightBackward,
+                                        HideableSeconds(group, seconds)});
+    }
     AddCommunication(group, times * seconds, &phase);
     phase.compute_s += times * PackingSeconds(*kind, id);
+    if (IsOfSubBatch(to)) {
+      InParts& in_parts = in_parts_[&phase];
+      in_parts.seconds += times * seconds;
+      ++in_parts.count;
+    }
+  }
+
+  static bool IsOfSubBatch(const Sharding& sharding) {
+    return std::any_of(sharding.dims.begin(), sharding.dims.end(),
+                       [](const graph::DimSharding& dim) { return dim.sub_batch.has_value(); });
+  }
+
+  // Collectives of sub-batches run beside kernels, but for what comes before the first and behind
+  // the last of them, and what they take of the core.
+  void HideSubBatches(PhaseWork* phase) {
+    const auto found = in_parts_.find(phase);
+    if (found == in_parts_.end()) return;
+    const InParts& in_parts = found->second;
+    const double beside = 1 - 1.0 / in_parts.count;
+    const double core_share = phase->core_s / std::max(phase->communication_s, 1e-12);
+    phase->communication_s -=
+        (1 - core_share) * beside * std::min(in_parts.seconds, phase->compute_s);
   }
 
   // What a part lacks comes from its neighbours, as in a permute; what it has is copied.
@@ -240,6 +300,63 @@ class Measurer {
   void AddCommunication(int group, double seconds, PhaseWork* phase) const {
     phase->communication_s += seconds;
     phase->core_s += seconds * CoreShare(machine_, work_.reduction_groups[group]);
+  }
+
+  // What kernels of one kind of phase can hide: parameters are gathered ahead of their use
+  // (planner/lower/prefetch.h), and gradients that are scattered once a micro-batch go on beside
+  // the kernels after them. A kernel hides as much as it takes, of both together.
+  struct Beside {
+    struct Scatter {
+      int stage = 0;
+      bool is_weight = false;  // counted in StageWork::weight, too
+      double seconds = 0;      // that later kernels may hide
+    };
+    double idle_s = 0;  // of kernels so far, while which nothing is communicated
+    std::vector<Scatter> scattered;
+  };
+
+  // Segments of one group are one phase after another, in the order of the nodes.
+  Beside& BesideOf(NodeId id) {
+    const int stage = options_.group.has_value() ? 0 : phases_[id].virtual_stage;
+    return beside_[{stage, MomentOf(phases_[id].key)}];
+  }
+
+  // Not what takes the core on which the device computes.
+  double HideableSeconds(int group, double seconds) const {
+    return seconds * (1 - CoreShare(machine_, work_.reduction_groups[group]));
+  }
+
+  double HiddenByEarlier(NodeId id, int group, double seconds) {
+    double& idle_s = BesideOf(id).idle_s;
+    const double hidden = std::min(idle_s, HideableSeconds(group, seconds));
+    idle_s -= hidden;
+    return hidden;
+  }
+
+  // Whether only sums that the update reads take what the collective makes.
+  bool IsReadByUpdates(NodeId id) const {
+    const std::vector<NodeId>& users = users_[graph_.node(id).results[0]];
+    return std::all_of(users.begin(), users.end(), [&](NodeId user) {
+      return !phases_[user].is_live || graph_.node(user).op->role() == graph::OpRole::kAccumulate ||
+             MomentOf(phases_[user].key) == Moment::kUpdate;
+    });
+  }
+
+  // Scatters before the kernel, and gathers after it, run while it does.
+  void HideBehind(NodeId id) {
+    Beside& beside = BesideOf(id);
+    double left_s = KernelSeconds(id);
+    for (Beside::Scatter& scatter : beside.scattered) {
+      const double hidden = std::min(scatter.seconds, left_s);
+      scatter.seconds -= hidden;
+      left_s -= hidden;
+      StageWork& stage = work_.stages[scatter.stage];
+      stage.backward.communication_s -= hidden;
+      if (scatter.is_weight) stage.weight.communication_s -= hidden;
+    }
+    std::erase_if(beside.scattered,
+                  [](const Beside::Scatter& scatter) { return scatter.seconds <= 0; });
+    beside.idle_s += left_s;
   }
 
   // What an exchange that takes so long leaves to wait for. Beside it run kernels after what it
@@ -324,6 +441,12 @@ class Measurer {
         GroupsOf(machine_, mesh_, kind, axes, options_.num_groups, shift));
     return it->second;
   }
+
+  // The collectives of sub-batches in a phase.
+  struct InParts {
+    double seconds = 0;
+    int count = 0;
+  };
 
   // Who touches the bytes of a root value on its own stage.
   struct Touches {
@@ -574,6 +697,9 @@ class Measurer {
   std::vector<std::vector<NodeId>> users_;
   std::vector<TensorType> types_;   // tiles
   std::map<NodeId, double> hides_;  // seconds of a kernel that hide no exchange yet
+  std::map<const PhaseWork*, InParts> in_parts_;
+  bool has_zero_ = false;  // whether anything may go into beside_
+  std::map<std::pair<int, Moment>, Beside> beside_;
   std::vector<ValueId> root_;
   std::map<std::tuple<CollectiveKind, std::vector<AxisRef>, std::optional<int64_t>>, int> groups_;
   std::map<std::pair<int, Moment>, std::vector<Lifetime>> lifetimes_;

@@ -10,7 +10,10 @@
 //                       read the result: it runs beside the backward pass
 //   inline              otherwise: its phase waits for it; but an exchange of a ring (TileRoll)
 //                       goes on beside the kernels that need not wait for it, and what they hide
-//                       does not count
+//                       does not count; nor does what earlier kernels of the phase hide of gathers
+//                       of parameters per use, and later ones of gradients that are scattered once
+//                       a micro-batch. Collectives of sub-batches (lower/sub_batches.h) are hidden
+//                       by the kernels of their phase
 //
 // The host launches kernels and collectives ahead of the device: a phase takes as long as the
 // launches of all of them where the device is faster than that.

@@ -118,6 +118,7 @@ Sharding ClosedSharding(const Mesh& mesh, const graph::Value& value) {
   for (size_t d = 0; d < closed.dims.size(); ++d) {
     closed.dims[d].axes = value.sharding->dims[d].axes;
     closed.dims[d].window = value.sharding->dims[d].window;
+    closed.dims[d].sub_batch = value.sharding->dims[d].sub_batch;
   }
   closed.partials = value.sharding->partials;
   graph::Canonicalize(mesh, &closed);

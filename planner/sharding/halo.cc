@@ -129,6 +129,7 @@ int ExchangedDim(const Sharding& from, const Sharding& to) {
 
 int64_t LargestPart(const DimSharding& dim, int64_t extent) {
   const int64_t parts = graph::NumParts(dim);
+  if (dim.sub_batch.has_value()) return extent / parts / dim.sub_batch->count;
   if (!dim.window.has_value()) return (extent + parts - 1) / parts;
   int64_t most = 0;
   for (int64_t p = 0; p < parts; ++p) {

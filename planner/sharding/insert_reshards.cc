@@ -365,8 +365,11 @@ std::vector<PartialSpec> Inserter::CommonPartials(const ShardingRule& rule,
     most_elements = std::max(most_elements, type.num_elements());
   }
   if (in_.value(node.results[0]).type.num_elements() > most_elements) return {};
+  // What rounds its operand is worth it: the sum then takes fewer bytes.
+  const DType dtype = in_.value(node.operands[group[0]]).type.dtype;
+  const bool is_smaller = ByteSize(in_.value(node.results[0]).type.dtype) < ByteSize(dtype);
   const bool is_elementwise =
-      group.size() > 1 && group.size() == node.operands.size() &&
+      (group.size() > 1 || is_smaller) && group.size() == node.operands.size() &&
       std::all_of(rule.factors.begin(), rule.factors.end(),
                   [](const graph::Factor& factor) {
                     return factor.kind == graph::FactorKind::kPassThrough;

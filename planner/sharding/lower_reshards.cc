@@ -10,6 +10,7 @@
 
 #include "base/status_macros.h"
 #include "planner/sharding/execution_sharding.h"
+#include "planner/sharding/halo.h"
 #include "planner/sharding/leaf_copy.h"
 #include "planner/sharding/plan_reshard.h"
 #include "planner/sharding/reshard_cache.h"
@@ -95,11 +96,14 @@ absl::Status LowerReshards(const graph::OpRegistry& ops, Graph& graph) {
     ValueId value = copy.operands[0];
     const Sharding held = ClosedSharding(mesh, out.value(value));
     const Sharding needed = ClosedSharding(mesh, result);
-    for (size_t d = 0; d < held.dims.size(); ++d) {
-      if (!held.dims[d].window.has_value() || held.dims[d] == needed.dims[d]) continue;
+    // Nothing but exchanges of other dimensions, and keeps the windows.
+    if (held.has_windows() && held != needed && !IsHaloBase(held, needed)) {
+      const graph::SourceLocation& place = node.location;
       return absl::InvalidArgumentError(absl::StrCat(
+          place.line > 0 ? absl::StrCat(place.file, ":", place.line, ":", place.column, ": ") : "",
           "%", result.name, ": ", graph::ToString(mesh, held), " holds the windows of one reader; ",
-          "there is no way from there to ", graph::ToString(mesh, needed)));
+          "there is no way from there to ", graph::ToString(mesh, needed),
+          "; split the value before it is held in windows"));
     }
     const std::vector<ReshardStep>& steps = chains[node.mesh].Steps(held, needed);
     for (size_t i = 0; i < steps.size(); ++i) {

@@ -11,6 +11,7 @@ namespace penstock::planner {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -133,6 +134,23 @@ graph g {
   const absl::Status status = InsertReshardsStatus(graph);
   EXPECT_EQ(status.message(),
             "%w is held in the windows @[d window(of=15, low=1)], but neg reads it as @[d]");
+}
+
+TEST_F(LowerReshardsTest, WhatIsHeldInWindowsIsNotSplitFurther) {
+  graph::Graph graph = MustParse(R"(mesh m = [a=4, b=2]
+graph g {
+  %x = input : f32[16, 6] @[a, _]
+  %h = reshard(%x) : f32[16, 6] @[a window(of=15, low=1), _]
+  %g = reshard(%h) : f32[16, 6] @[a window(of=15, low=1), b]
+  %y = slice(%g) {start=[1, 0], limit=[16, 6]} : f32[15, 6] @[a, b]
+  return %y @[a, b]
+})");
+  ASSERT_TRUE(InsertReshardsStatus(graph).ok());
+  const absl::Status status = planner::LowerReshards(ops_, graph);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(":5:3: %g: @[a window(of=15, low=1), _] holds the windows of one reader; "
+                        "there is no way from there to @[a window(of=15, low=1), b]; split"));
 }
 
 TEST_F(LowerReshardsTest, PassesLeaveExchangesAlone) {

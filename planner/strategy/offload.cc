@@ -313,6 +313,11 @@ bool IsOnHost(const Graph& graph, ValueId value) {
   return producer.op->role() == graph::OpRole::kToHost;
 }
 
+bool GoesToHost(const Graph& graph, ValueId value) {
+  return IsOnHost(graph, value) ||
+         graph.node(graph.value(value).producer).attributes.Find(kMark) != nullptr;
+}
+
 void MarkOffload(Offload offload, Graph& graph) {
   for (NodeId id = 0; id < graph.num_nodes(); ++id) {
     const Node& node = graph.node(id);

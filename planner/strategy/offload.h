@@ -67,6 +67,9 @@ inline constexpr int64_t kMinOffloadBytes = 4096;
 // has made.
 bool IsOnHost(const graph::Graph& graph, graph::ValueId value);
 
+// Likewise, or it is marked to be copied there.
+bool GoesToHost(const graph::Graph& graph, graph::ValueId value);
+
 // Marks the optimiser's states and the forward nodes of a training step. Of neither there is a need
 // to be any.
 void MarkOffload(Offload offload, graph::Graph& graph);

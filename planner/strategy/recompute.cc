@@ -123,6 +123,19 @@ class Recomputer {
   }
 
   Graph Run() {
+    if (Mark()) FindKept();
+    Copy();
+    return std::move(out_);
+  }
+
+  std::vector<bool> ReadAsMade() {
+    Mark();
+    return FindKept();
+  }
+
+ private:
+  // Finds the segments of nodes that may be computed again. Whether there are any.
+  bool Mark() {
     marks_.assign(in_.num_nodes(), kUnmarked);
     bool any = false;
     for (NodeId id = 0; id < in_.num_nodes(); ++id) {
@@ -134,18 +147,18 @@ class Recomputer {
       marks_[id] = mark;
       any = true;
     }
-    if (any) {
-      // What is kept for some reader need not be computed again for another.
-      is_kept_.assign(in_.num_values(), false);
-      std::vector<bool> kept = FindClones();
-      is_kept_ = std::move(kept);
-      FindClones();
-    }
-    Copy();
-    return std::move(out_);
+    return any;
   }
 
- private:
+  // Finds the nodes to clone. What is kept for some reader need not be computed again for another.
+  // Returns the values that are read as they were made.
+  std::vector<bool> FindKept() {
+    is_kept_.assign(in_.num_values(), false);
+    std::vector<bool> kept = FindClones();
+    is_kept_ = std::move(kept);
+    return FindClones();
+  }
+
   // What is not split over micro-batches is made once a step, and kept for all of it.
   bool RunsEachMicrobatch(const Node& node) const {
     if (in_.meshes().empty() || in_.meshes()[0].num_microbatches() == 1) return true;
@@ -392,6 +405,8 @@ std::vector<int> RecomputeSegments(const Graph& graph) {
   }
   return segments;
 }
+
+std::vector<bool> ReadAsMade(const Graph& graph) { return Recomputer(graph).ReadAsMade(); }
 
 void MarkRecompute(Recompute level, Graph& graph) {
   if (level == Recompute::kNone) return;

@@ -60,6 +60,10 @@ std::vector<int> RecomputeSegments(const graph::Graph& graph);
 // Marks the forward nodes of a training step. REQUIRES: forward nodes come first.
 void MarkRecompute(Recompute level, graph::Graph& graph);
 
+// By value, whether the backward pass is to read it as the forward pass made it: what is not is
+// kept for nothing. REQUIRES: shardings propagated, the attributes not removed yet.
+std::vector<bool> ReadAsMade(const graph::Graph& graph);
+
 // The pass `recompute`. REQUIRES: shardings propagated.
 absl::Status AddRecomputation(graph::Graph& graph);
 

@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/op.h"
+#include "planner/plan/plan.h"
 #include "planner/policy/policy.h"
 #include "planner/strategy/stated_shardings.h"
 #include "planner/strategy/zero.h"
@@ -26,6 +27,7 @@ using graph::SplitHint;
 using graph::ValueId;
 
 constexpr int64_t kMicrobatchesPerStage = 4;
+constexpr int64_t kMaxSubBatches = 64;
 
 // Splits of weights reach all that they reach before those of sequences do.
 constexpr int kAfterTheWeights = 1;
@@ -150,6 +152,7 @@ std::string ToString(const Strategy& strategy) {
     StrAppend(&text, ",recompute=", Name(strategy.recompute));
   }
   if (strategy.offload != Offload::kNone) StrAppend(&text, ",offload=", Name(strategy.offload));
+  if (strategy.sub_batches > 1) StrAppend(&text, ",subbatches=", strategy.sub_batches);
   return text;
 }
 
@@ -171,14 +174,15 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
     }
     const std::string_view axis = part.substr(0, equals);
     const std::string_view digits = part.substr(equals + 1);
-    int64_t* size = axis == "dp"     ? &strategy.dp
-                    : axis == "tp"   ? &strategy.tp
-                    : axis == "pp"   ? &strategy.pp
-                    : axis == "vpp"  ? &strategy.vpp
-                    : axis == "ep"   ? &strategy.ep
-                    : axis == "cp"   ? &strategy.cp
-                    : axis == "zero" ? &zero
-                                     : nullptr;
+    int64_t* size = axis == "dp"           ? &strategy.dp
+                    : axis == "tp"         ? &strategy.tp
+                    : axis == "pp"         ? &strategy.pp
+                    : axis == "vpp"        ? &strategy.vpp
+                    : axis == "ep"         ? &strategy.ep
+                    : axis == "cp"         ? &strategy.cp
+                    : axis == "zero"       ? &zero
+                    : axis == "subbatches" ? &strategy.sub_batches
+                                           : nullptr;
     bool* option = axis == "sp" ? &strategy.sp : axis == kUlysses ? &strategy.ulysses : nullptr;
     if (size == nullptr && option == nullptr && axis != "splits" && axis != "recompute" &&
         axis != "offload") {
@@ -244,6 +248,9 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
     return refuse(StrCat("ep=", strategy.ep, " does not divide dp=", strategy.dp,
                          ": experts are split over a part of the data-parallel devices"));
   }
+  if (strategy.sub_batches > kMaxSubBatches) {
+    return refuse(StrCat("subbatches=", strategy.sub_batches, " is more than ", kMaxSubBatches));
+  }
   if (strategy.vpp > kMaxChunks) {
     return refuse(StrCat("vpp=", strategy.vpp, " is more than ", kMaxChunks));
   }
@@ -278,21 +285,29 @@ absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
     return absl::InvalidArgumentError(
         StrCat("microbatches = ", microbatches, ": must be at least 1"));
   }
-  const int64_t parts = strategy.dp * microbatches;
+  if (microbatches > kMaxMicrobatches) {
+    return absl::InvalidArgumentError(
+        StrCat("microbatches = ", microbatches, ": a step has at most ", kMaxMicrobatches));
+  }
+  const int64_t parts = strategy.dp * microbatches * strategy.sub_batches;
   if (parts > 1) {
     const graph::Value* input = FindBatchInput(graph);
     if (input == nullptr) {
       return absl::InvalidArgumentError(
           StrCat("dp = ", strategy.dp, " with ", Counted(microbatches, "micro-batch", "es"),
+                 strategy.sub_batches > 1 ? StrCat(" of ", strategy.sub_batches, " sub-batches")
+                                          : std::string(),
                  " needs an input with a batch dimension; the graph has none"));
     }
     const int64_t batch = input->type.shape[0];
     if (batch % parts != 0) {
-      const std::string dp = StrCat("dp = ", strategy.dp);
-      const std::string count = StrCat("microbatches = ", microbatches);
-      return absl::InvalidArgumentError(StrCat(microbatches == 1  ? dp
-                                               : strategy.dp == 1 ? count
-                                                                  : dp + " times " + count,
+      std::vector<std::string> factors;
+      for (const auto& [name, factor] :
+           {std::pair("dp", strategy.dp), std::pair("microbatches", microbatches),
+            std::pair("subbatches", strategy.sub_batches)}) {
+        if (factor > 1) factors.push_back(StrCat(name, " = ", factor));
+      }
+      return absl::InvalidArgumentError(StrCat(StrJoin(factors, " times "),
                                                " does not divide batch = ", batch,
                                                "; a batch that is a multiple of ", parts, " fits"));
     }
@@ -373,13 +388,17 @@ absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
 
   const graph::Value* batch_input = FindBatchInput(graph);
   const int64_t batch = batch_input == nullptr ? 0 : batch_input->type.shape[0];
+  std::vector<graph::NodeId> sub_batched;
   for (const Node& node : graph.nodes()) {
     if (node.op->role() == graph::OpRole::kInput) {
       graph::Value& value = graph.mutable_value(node.results[0]);
       const int rank = static_cast<int>(value.type.shape.size());
       graph::Sharding sharding = graph::Sharding::Replicated(rank);
       // An input of another leading extent is no batch: every device has all of it.
-      if (rank > 0 && value.type.shape[0] == batch) sharding.dims[0] = batch_split;
+      if (rank > 0 && value.type.shape[0] == batch) {
+        sharding.dims[0] = batch_split;
+        if (strategy.sub_batches > 1) sub_batched.push_back(value.producer);
+      }
       value.sharding = std::move(sharding);
     }
     for (const ValueId id : node.results) {
@@ -405,6 +424,9 @@ absl::Status ApplyStrategy(const Strategy& strategy, int64_t microbatches,
           dim.axes.insert(dim.axes.begin(), WholeAxis(mesh, mesh.FindAxis("cp")));
       }
     }
+  }
+  for (const graph::NodeId input : sub_batched) {
+    graph.mutable_node(input).attributes.Set("sub_batches", strategy.sub_batches);
   }
   // A scalar result is whole everywhere; without this it could stay a partial sum.
   for (graph::Return& result : graph.mutable_returns()) {

@@ -22,7 +22,9 @@
 //               (zero.h)
 //   sp=true     what lies between the tensor parallel parts of a layer, over tp (SplitHint)
 // A third one says what is not kept: recompute=selective|full (recompute.h). A fourth one says what
-// is kept in the memory of the devices' hosts: offload=states|activations|all (offload.h).
+// is kept in the memory of the devices' hosts: offload=states|activations|all (offload.h). A fifth
+// one says in how many parts a device computes with a micro-batch, so that it communicates for one
+// while it computes with another: subbatches=2 (lower/sub_batches.h).
 //
 // What tp splits is what a model's SplitHints name. With splits=cost it is chosen by cost instead,
 // for any graph (planner/search/split_by_cost.h); ApplyStrategy then leaves tp and zero to that.
@@ -67,6 +69,7 @@ struct Strategy {
   bool splits_by_cost = false;
   Recompute recompute = Recompute::kNone;
   Offload offload = Offload::kNone;
+  int64_t sub_batches = 1;  // that a device computes a micro-batch in (lower/sub_batches.h)
 
   int num_stages() const { return static_cast<int>(pp * vpp); }  // virtual ones
   int64_t num_devices() const { return dp * cp * tp * pp; }
@@ -86,9 +89,9 @@ inline constexpr int64_t kMaxDevices = 1 << 16;
 // is wrong and what was expected; the caller adds where the text is from.
 absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text);
 
-// Whether the strategy fits the graph: dp * microbatches divides the batch, tp, ep and cp divide
-// what must be divided (heads, experts, sequences) and have something to split, there are at least
-// pp * vpp operators. The batch is dimension 0 of the first input that has dimensions.
+// Whether the strategy fits the graph: dp * microbatches * subbatches divides the batch, tp, ep and
+// cp divide what must be divided (heads, experts, sequences) and have something to split, there are
+// at least pp * vpp operators. The batch is dimension 0 of the first input that has dimensions.
 absl::Status CheckStrategy(const Strategy& strategy, int64_t microbatches,
                            absl::Span<const graph::SplitHint> hints, const graph::Graph& graph);
 

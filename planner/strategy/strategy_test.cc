@@ -75,6 +75,19 @@ TEST(ParseStrategyTest, OffloadSaysWhat) {
               HasSubstr("offload is 'disk', not none, states, activations or all"));
 }
 
+TEST(ParseStrategyTest, SubBatchesAreANumber) {
+  const absl::StatusOr<std::optional<Strategy>> strategy = ParseStrategy("subbatches=2,tp=2");
+  ASSERT_TRUE(strategy.ok()) << strategy.status();
+  EXPECT_EQ((*strategy)->sub_batches, 2);
+  EXPECT_EQ((*strategy)->num_devices(), 2);
+  EXPECT_EQ(ToString(**strategy), "dp=1,tp=2,pp=1,subbatches=2");
+  EXPECT_EQ(ToString(**ParseStrategy("subbatches=1")), "dp=1,tp=1,pp=1");
+  EXPECT_THAT(MessageOf(ParseStrategy("subbatches=0").status()),
+              HasSubstr("the size of 'subbatches' is '0'"));
+  EXPECT_THAT(MessageOf(ParseStrategy("subbatches=1000").status()),
+              HasSubstr("subbatches=1000 is more than 64"));
+}
+
 TEST(ParseStrategyTest, VirtualStagesNeedNoDevices) {
   const absl::StatusOr<std::optional<Strategy>> strategy = ParseStrategy("pp=2,vpp=3");
   ASSERT_TRUE(strategy.ok()) << strategy.status();
@@ -318,9 +331,16 @@ TEST_F(StrategyTest, RefusesWhatDoesNotDivide) {
   EXPECT_THAT(check({2, 1, 1}, 16),
               HasSubstr("dp = 2 times microbatches = 16 does not divide batch = 16"));
   EXPECT_THAT(check({1, 1, 1}, 3), HasSubstr("microbatches = 3 does not divide batch = 16"));
+  Strategy in_parts = {1, 2, 1};
+  in_parts.sub_batches = 2;
+  EXPECT_EQ(check(in_parts, 8), "");
+  EXPECT_THAT(check(in_parts, 16),
+              HasSubstr("microbatches = 16 times subbatches = 2 does not divide batch = 16"));
   EXPECT_THAT(check({1, 1, 1000}, 1), HasSubstr("pp = 1000 is more than the"));
   EXPECT_THAT(check({1, 1, 10, 100}, 1), HasSubstr("pp times vpp = 1000 is more than the"));
   EXPECT_THAT(check({1, 1, 1}, 0), HasSubstr("microbatches = 0"));
+  EXPECT_THAT(check({4, 1, 1}, int64_t{1} << 62),
+              HasSubstr("microbatches = 4611686018427387904: a step has at most 16384"));
   EXPECT_THAT(MessageOf(CheckStrategy({1, 2, 1}, 1, {}, graph_)), HasSubstr("how to split it"));
 }
 

@@ -152,8 +152,14 @@ absl::Status SplitOverReplicas(int level, Graph& graph) {
     for (graph::DimSharding& each : split.dims) each.priority = kAfterTheBatch;
     for (const ValueId state : update.states) graph.mutable_value(state).sharding = split;
     if (update.gradient == kNoValue) continue;
-    if (level >= 2 && !microbatches.empty()) {
-      split.partials.push_back({graph::Reduction::kSum, microbatches});
+    const bool scatters_each = level >= 2 && !microbatches.empty();
+    if (scatters_each) split.partials.push_back({graph::Reduction::kSum, microbatches});
+    // What devices add up in fewer bits is scattered in those. Where each micro-batch is, the parts
+    // are added up over micro-batches in all bits.
+    graph::Node& producer = graph.mutable_node(graph.value(update.gradient).producer);
+    if (producer.attributes.GetString("partial_sums", "") == "add") {
+      graph.mutable_value(producer.operands[0]).sharding = split;
+      if (scatters_each) producer.attributes.Erase("partial_sums");
     }
     graph.mutable_value(update.gradient).sharding = std::move(split);
   }

@@ -35,6 +35,7 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
   transport_options.num_devices = num_devices;
   transport_options.num_channels = actors::NumTransportChannels(checked);
   harness->transport_ = transport::CreateInprocTransport(transport_options);
+  harness->on_step_done_ = options.on_step_done;
   for (uint32_t i = 0; i < num_devices; ++i) {
     if (options.is_emulated) {
       harness->devices_.push_back(
@@ -190,6 +191,7 @@ std::vector<std::string> EngineHarness::Describe() const {
 void EngineHarness::OnStepDone(const actors::DeviceStepReport& report) {
   ++done_[report.step];
   if (report.is_poisoned) poisoned_[report.step] = true;
+  if (on_step_done_) on_step_done_(report);
 }
 
 void EngineHarness::OnFailure(const absl::Status& status) {

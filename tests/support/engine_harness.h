@@ -7,6 +7,7 @@
 #define PENSTOCK_TESTS_SUPPORT_ENGINE_HARNESS_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -30,6 +31,7 @@ struct HarnessOptions {
   uint64_t firing_seed = 0;  // see ExecutorOptions
   size_t trace_capacity = 0;
   bool is_split = false;  // devices of a stage as if each were in a process of its own
+  std::function<void(const actors::DeviceStepReport&)> on_step_done = nullptr;
 };
 
 class EngineHarness : private actors::ExecutorObserver {
@@ -73,6 +75,7 @@ class EngineHarness : private actors::ExecutorObserver {
 
   const planner::Plan plan_;
   std::mt19937_64 random_;
+  std::function<void(const actors::DeviceStepReport&)> on_step_done_;
   SteadyClock clock_;
   kernels::KernelRegistry emulated_kernels_;
   std::unique_ptr<transport::Transport> transport_;

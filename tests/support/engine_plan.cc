@@ -322,13 +322,22 @@ absl::Status ThrowSometimes(const KernelSpec& spec, const KernelArgs& args) {
   return Affine(spec, args);
 }
 
+absl::Status ThrowIntSometimes(const KernelSpec& spec, const KernelArgs& args) {
+  if (IsChosen(spec, args)) throw 1;
+  return Affine(spec, args);
+}
+
 }  // namespace
 
 kernels::KernelRegistry EngineTestKernels() {
   kernels::KernelRegistry registry;
-  const std::pair<const char*, RunFunction> functions[] = {
-      {"t.sum", Sum},   {"t.affine", Affine},      {"t.iota", Iota},
-      {"t.bump", Bump}, {"t.fail", FailSometimes}, {"t.throw", ThrowSometimes}};
+  const std::pair<const char*, RunFunction> functions[] = {{"t.sum", Sum},
+                                                           {"t.affine", Affine},
+                                                           {"t.iota", Iota},
+                                                           {"t.bump", Bump},
+                                                           {"t.fail", FailSometimes},
+                                                           {"t.throw", ThrowSometimes},
+                                                           {"t.throw_int", ThrowIntSometimes}};
   for (const auto& [op, run] : functions) registry.Add(op, Function(run)).IgnoreError();
   KernelDef refuse;
   refuse.create = [](const KernelSpec&, Device&,

@@ -79,7 +79,7 @@ class EnginePlanBuilder {
 //   t.iota    output[i] = 100 * step + 10 * microbatch + i
 //   t.bump    state += input 1 (inputs: state, amount; output: state)
 //   t.fail    fails in `step` and `microbatch` (attributes), else copies
-//   t.throw   the same with an exception
+//   t.throw   the same with an exception; t.throw_int with one that is no std::exception
 //   t.refuse  cannot be created
 kernels::KernelRegistry EngineTestKernels();
 

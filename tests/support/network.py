@@ -13,9 +13,14 @@ def _run(*command):
 
 
 class Network:
-    """Host I of `hosts` has the address 10.77.0.(I+1) on eth0; what it sends passes at `rate`."""
+    """Host I of `hosts` has the address 10.77.0.(I+1) on eth0; what it sends passes at `rate`.
 
-    def __init__(self, hosts, rate):
+    With `racks`, the number of each host's rack, hosts of a rack have a bridge of their own; what they
+    send to the other racks passes at `trunk`, for all of them together."""
+
+    def __init__(self, hosts, rate, racks=None, trunk=None):
+        self.racks = racks or [0] * hosts
+        self.trunk = trunk
         self.prefix = f"penstock{os.getpid()}"
         self.names = [f"{self.prefix}h{index}" for index in range(hosts)]
         self.rate = rate
@@ -28,13 +33,17 @@ class Network:
             stack.callback(self.close)
             switch = f"{self.prefix}s"
             _run("ip", "netns", "add", switch)
-            _run("ip", "-n", switch, "link", "add", "bridge0", "type", "bridge")
-            _run("ip", "-n", switch, "link", "set", "bridge0", "up")
+            for rack in sorted(set(self.racks)):
+                _run("ip", "-n", switch, "link", "add", f"bridge{rack}", "type", "bridge")
+                _run("ip", "-n", switch, "link", "set", f"bridge{rack}", "up")
+                if rack > 0:
+                    self._join_rack(switch, rack)
             for index, host in enumerate(self.names):
                 _run("ip", "netns", "add", host)
                 _run("ip", "-n", host, "link", "add", "eth0", "type", "veth", "peer", "name",
                      f"port{index}", "netns", switch)
-                _run("ip", "-n", switch, "link", "set", f"port{index}", "master", "bridge0", "up")
+                _run("ip", "-n", switch, "link", "set", f"port{index}", "master",
+                     f"bridge{self.racks[index]}", "up")
                 _run("ip", "-n", host, "address", "add", f"10.77.0.{index + 1}/24", "dev", "eth0")
                 _run("ip", "-n", host, "link", "set", "eth0", "up")
                 _run("ip", "-n", host, "link", "set", "lo", "up")
@@ -42,6 +51,14 @@ class Network:
                      self.rate, "burst", "256kb", "latency", "50ms")
             stack.pop_all()
         return self
+
+    def _join_rack(self, switch, rack):
+        ends = (f"trunk{rack}", f"trunk{rack}end")
+        _run("ip", "-n", switch, "link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+        for end, bridge in zip(ends, ("bridge0", f"bridge{rack}")):
+            _run("ip", "-n", switch, "link", "set", end, "master", bridge, "up")
+            _run("tc", "-n", switch, "qdisc", "add", "dev", end, "root", "tbf", "rate", self.trunk,
+                 "burst", "32kb", "latency", "50ms")
 
     def close(self):
         for name in [*self.names, f"{self.prefix}s"]:

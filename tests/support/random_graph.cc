@@ -282,6 +282,14 @@ void LayOddStagesOnAnotherMesh(Random& random, int64_t max_devices, Graph& graph
   if (planner::SelectMesh(selected).ok()) graph = std::move(laid);
 }
 
+// What has no batch has as many, too: passes have to find out.
+void MarkSubBatches(int64_t count, Graph& graph) {
+  for (NodeId id = 0; id < graph.num_nodes(); ++id) {
+    if (graph.node(id).op->name() != "input") continue;
+    graph.mutable_node(id).attributes.Set("sub_batches", count);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t seed) {
@@ -347,6 +355,7 @@ absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t
     const bool may_differ = result.chunks_per_group == 1 || num_groups % 2 == 0;
     LayOddStagesOnAnotherMesh(random, may_differ ? 8 / num_stages : 0, result.graph);
   }
+  if (random.Chance(0.5)) MarkSubBatches(random.Chance(0.7) ? 2 : 3, result.graph);
   return result;
 }
 

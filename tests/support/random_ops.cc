@@ -686,6 +686,9 @@ void MakeState(RandomGraphBuilder& g, std::string_view) {
   g.Emit(g.Op("add", {state, g.AnyLike(state, g.ShapeOf(state))}, {}, bound));
 }
 
+// Of gradients; a negative one says that they are of no use.
+ValueId MakeScale(RandomGraphBuilder& g) { return g.Scalar(g.random().Chance(0.1) ? -1.0 : 0.7); }
+
 void MakeAdamw(RandomGraphBuilder& g, std::string_view op) {
   const ValueId w = g.Float(0, 3);
   const Shape shape = g.ShapeOf(w);
@@ -693,7 +696,7 @@ void MakeAdamw(RandomGraphBuilder& g, std::string_view op) {
   const ValueId m = g.Float(shape);
   const ValueId v = g.Positive(g.Float(shape));
   const ValueId step = g.Input({DType::kI64, {}}, {1, 9});
-  for (ValueId result : g.Ops(op, {w, grad, m, v, step, g.Scalar(0.1), g.Scalar(0.7)},
+  for (ValueId result : g.Ops(op, {w, grad, m, v, step, g.Scalar(0.1), MakeScale(g)},
                               {{"beta1", 0.8}, {"beta2", 0.9}, {"weight_decay", 0.1}}, 500)) {
     if (result != kNoValue) g.Emit(result);
   }
@@ -701,7 +704,7 @@ void MakeAdamw(RandomGraphBuilder& g, std::string_view op) {
 
 void MakeSgd(RandomGraphBuilder& g, std::string_view op) {
   const ValueId w = g.Float(0, 3);
-  Values operands = {w, g.Float(g.ShapeOf(w)), g.Scalar(0.1), g.Scalar(0.7)};
+  Values operands = {w, g.Float(g.ShapeOf(w)), g.Scalar(0.1), MakeScale(g)};
   Attributes attributes = {{"weight_decay", 0.1}};
   if (g.random().Chance(0.5)) {
     operands.push_back(g.Float(g.ShapeOf(w)));

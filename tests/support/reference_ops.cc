@@ -839,6 +839,7 @@ std::vector<Values> Adamw(const Attributes& attributes, const std::vector<Values
   const double step = x[4].elements[0];
   const double lr = x[5].elements[0];
   std::vector<Values> results = {x[0], x[2], x[3]};
+  if (x[6].elements[0] < 0) return results;
   for (size_t i = 0; i < x[0].elements.size(); ++i) {
     double& w = results[0].elements[i];
     double& m = results[1].elements[i];
@@ -859,6 +860,7 @@ std::vector<Values> Sgd(const Attributes& attributes, const std::vector<Values>&
   const double lr = x[2].elements[0];
   std::vector<Values> results = {x[0]};
   if (x.size() == 5) results.push_back(x[4]);
+  if (x[3].elements[0] < 0) return results;
   for (size_t i = 0; i < x[0].elements.size(); ++i) {
     const double w = x[0].elements[i];
     double step = x[1].elements[i] * x[3].elements[0] + decay * w;

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/copy_bytes.h"
-#include "base/stream_copy.h"
 #include "base/strings.h"
 #include "transport/ucx/ucx_status.h"
 
@@ -175,6 +174,11 @@ bool Receiver::Deliver(Peer& peer, const Message& message, ReceiveOperation* rec
   }
   receive->flags = message.flags;
   receive->send = message.operation;
+  if (message.location == Location::kShared && !receive->is_view &&
+      message.num_bytes > kPieceBytes) {
+    copies_.Add(receive, message.data);
+    return false;
+  }
   if (message.location != Location::kRendezvous) {
     CopyOrShow(message, receive);
     EndReceived(receive, UCS_OK, message.num_bytes);
@@ -200,12 +204,14 @@ void Receiver::CopyOrShow(const Message& message, ReceiveOperation* receive) {
     return;
   }
   if (receive->is_view) receive->data = eager_buffers_.Acquire();
-  if (message.num_bytes >= kStreamBytes) {
-    StreamCopy(receive->data, message.data, message.num_bytes);
-  } else {
-    CopyBytes(receive->data, message.data, message.num_bytes);
-  }
+  CopyBytes(receive->data, message.data, message.num_bytes);
   Discard(message);
+}
+
+bool Receiver::CopyPiece() {
+  if (copies_.empty()) return false;
+  if (ReceiveOperation* done = copies_.CopyPiece()) EndReceived(done, UCS_OK, done->num_bytes);
+  return true;
 }
 
 void Receiver::StartTransfers(Peer& peer) {
@@ -323,6 +329,11 @@ void Receiver::FailReceives(const Peer& peer) {
   Source& source = sources_[peer.index];
   source.matches.ForEach([](Matches::Queues& queues) { queues.RemoveAllReceives(); });
   DropMessages(source);
+  const auto is_of_peer = [&peer](const ReceiveOperation& receive) {
+    return receive.peer == peer.device;
+  };
+  while (copies_.Remove(is_of_peer) != nullptr) {
+  }
   receives_.ForEachPending([this, &peer](ReceiveOperation& receive) {
     if (receive.peer == peer.device && !receive.is_transferring) {
       receives_.End(&receive, peer.failure);

@@ -6,7 +6,9 @@
 //
 //              Recv                               View
 //   eager      copied from UCX's segment          copied to a buffer that is kept
-//   shared     copied from the sender's memory    shown in the sender's memory
+//   shared     copied from the sender's memory,   shown in the sender's memory
+//              if it is long piece by piece
+//              (copy_queue.h)
 //   rendezvous fetched into the register          fetched into a buffer that is kept
 //
 // An eager message that finds no receive is copied to a buffer until there is one. Fetches are
@@ -31,6 +33,7 @@
 #include "transport/request_internal.h"
 #include "transport/transport.h"
 #include "transport/ucx/control_sender.h"
+#include "transport/ucx/copy_queue.h"
 #include "transport/ucx/operation_table.h"
 #include "transport/ucx/peers.h"
 #include "transport/ucx/receive_buffers.h"
@@ -62,6 +65,8 @@ class Receiver {
   bool has_ended() const { return receives_.has_ended(); }
   // Returns whether there were any.
   bool CompleteRequests();
+  // Makes a piece of a long copy; false if there is none to make.
+  bool CopyPiece();
 
   // Ends the receives from a failed peer and drops its messages. Receives that UCX writes to end
   // when it has let go of them.
@@ -109,8 +114,10 @@ class Receiver {
     Location location = Location::kEager;
     uint32_t flags = 0;
     OperationId send;
-    void* descriptor = nullptr;  // UCX's, of a transfer that has not started
-    StagingBuffer staging;       // of a view by rendezvous
+    void* descriptor = nullptr;         // UCX's, of a transfer that has not started
+    StagingBuffer staging;              // of a view by rendezvous
+    const std::byte* source = nullptr;  // of a long copy: see CopyQueue
+    uint64_t num_copied = 0;
   };
 
   using Matches = MatchTable<ReceiveOperation, Message>;
@@ -146,6 +153,7 @@ class Receiver {
   ucp_worker_h worker_ = nullptr;
   std::vector<Source> sources_;  // by index of the peer
   OperationTable<ReceiveOperation> receives_;
+  CopyQueue<ReceiveOperation> copies_;
   ObjectPool<Message> messages_;
   EagerBuffers eager_buffers_;
   StagingBuffers staging_buffers_;

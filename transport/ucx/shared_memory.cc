@@ -6,6 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
@@ -158,7 +161,12 @@ uint64_t SharedMemory::Share(void* data, size_t num_bytes) {
   const int flags = MAP_SHARED | MAP_FIXED;
   if (mmap(data, shared, PROT_READ | PROT_WRITE, flags, file, 0) == MAP_FAILED) {
     const int private_flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
-    mmap(data, shared, PROT_READ | PROT_WRITE, private_flags, -1, 0);
+    if (mmap(data, shared, PROT_READ | PROT_WRITE, private_flags, -1, 0) == MAP_FAILED) {
+      // The owner's pages are gone, and would fault without a reason.
+      std::fprintf(stderr, "penstock: the system does not map memory that it has unmapped: %s\n",
+                   strerror(errno));
+      std::abort();
+    }
     std::memcpy(data, copy, shared);
     munmap(copy, shared);
     close(file);

@@ -17,6 +17,8 @@ class ABSL_LOCKABLE SpinLock {
     while (is_locked_.exchange(true, std::memory_order_acquire)) std::this_thread::yield();
   }
   void Unlock() ABSL_UNLOCK_FUNCTION() { is_locked_.store(false, std::memory_order_release); }
+  // For the analysis of callbacks of code that is called with the lock.
+  void AssertHeld() const ABSL_ASSERT_EXCLUSIVE_LOCK() {}
 
  private:
   std::atomic<bool> is_locked_{false};

@@ -65,6 +65,7 @@ UcxEndpoint::UcxEndpoint(const UcxOptions& options, uint32_t device, Endpoint* l
       receiver_(options, device, &peers_, &control_, &counters_) {}
 
 absl::Status UcxEndpoint::Open(ucp_context_h context) {
+  const Lock lock(lock_);
   ucp_worker_params_t params = {};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
@@ -76,14 +77,14 @@ absl::Status UcxEndpoint::Open(ucp_context_h context) {
   }
   receiver_.set_worker(worker_);
 
-  const auto handle = [this](unsigned id, ucp_am_recv_callback_t callback, void* self) {
+  const auto handle = [worker = worker_](unsigned id, ucp_am_recv_callback_t callback, void* self) {
     ucp_am_handler_param_t handler = {};
     handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
                          UCP_AM_HANDLER_PARAM_FIELD_ARG;
     handler.id = id;
     handler.cb = callback;
     handler.arg = self;
-    return FromUcs(ucp_worker_set_am_recv_handler(worker_, &handler), "setting a handler");
+    return FromUcs(ucp_worker_set_am_recv_handler(worker, &handler), "setting a handler");
   };
   RETURN_IF_ERROR(handle(kMessageId, &Receiver::OnMessage, &receiver_));
   RETURN_IF_ERROR(handle(kAcksId, &Sender::OnAcks, &sender_));
@@ -104,14 +105,15 @@ UcxEndpoint::~UcxEndpoint() { Close(Clock::now()); }
 // Without transfers in flight, the connections are flushed, so that the last acks reach the peers.
 // Otherwise they are closed by force. UCX then lets go of the memory, unless a peer on the same
 // host stands still with a full queue; destroying the worker ends that, too. To close or lose a
-// connection that is being made fails an assertion of UCX, here or in the peer.
+// connection that is being made fails an assertion of UCX, here or in the peer. Nobody else uses
+// the endpoint, so this takes no lock.
 void UcxEndpoint::Close(Clock::time_point deadline) {
   if (worker_ == nullptr) return;
   peers_.BeginClosing();
   SetWakeup(nullptr);
-  const auto progress_until = [this](Clock::time_point end, const auto& is_reached) {
+  const auto progress_until = [worker = worker_](Clock::time_point end, const auto& is_reached) {
     while (!is_reached() && Clock::now() < end) {
-      if (ucp_worker_progress(worker_) == 0) std::this_thread::yield();
+      if (ucp_worker_progress(worker) == 0) std::this_thread::yield();
     }
   };
   const bool is_transferring = IsTransferring();
@@ -140,6 +142,7 @@ void UcxEndpoint::Close(Clock::time_point deadline) {
 }
 
 bool UcxEndpoint::IsTransferring() {
+  const Lock lock(lock_);
   const bool is_destroyed = worker_ == nullptr && !is_left_;
   return !is_destroyed && NumTransferring() > 0;
 }
@@ -157,6 +160,7 @@ uint64_t UcxEndpoint::NumTransferring() {
 }
 
 std::string UcxEndpoint::DescribeTransferring() {
+  const Lock lock(lock_);
   const std::vector<uint64_t>& counts = CountTransferring();
   std::vector<std::string> parts;
   for (const Peer& peer : peers_.all()) {
@@ -194,7 +198,14 @@ void UcxEndpoint::AddMemory(const void* data, size_t num_bytes, ucp_mem_h handle
   memory_.Add(data, num_bytes, handle, place);
 }
 
+bool UcxEndpoint::CanView(uint32_t device) const {
+  if (IsLocal(device)) return true;
+  const Lock lock(lock_);
+  return peers_[device].memory != nullptr;
+}
+
 bool UcxEndpoint::can_view() const {
+  const Lock lock(lock_);
   return std::all_of(peers_.all().begin(), peers_.all().end(),
                      [](const Peer& peer) { return peer.memory != nullptr; });
 }
@@ -235,7 +246,7 @@ bool UcxEndpoint::BeginRemote(const Peer& peer, Tag tag, uint64_t kind, Request*
 
 void UcxEndpoint::Send(uint32_t device, Tag tag, const void* data, size_t num_bytes, uint32_t flags,
                        Request* request) {
-  if (peers_.IsLocal(device)) {
+  if (IsLocal(device)) {
     request->internal_word = kLocal;
     local_->Send(device, tag, data, num_bytes, flags, request);
     return;
@@ -249,7 +260,7 @@ void UcxEndpoint::Send(uint32_t device, Tag tag, const void* data, size_t num_by
 }
 
 void UcxEndpoint::Recv(uint32_t device, Tag tag, void* data, size_t num_bytes, Request* request) {
-  if (peers_.IsLocal(device)) {
+  if (IsLocal(device)) {
     request->internal_word = kLocal;
     local_->Recv(device, tag, data, num_bytes, request);
     return;
@@ -262,7 +273,7 @@ void UcxEndpoint::Recv(uint32_t device, Tag tag, void* data, size_t num_bytes, R
 }
 
 void UcxEndpoint::View(uint32_t device, Tag tag, size_t num_bytes, Request* request) {
-  if (peers_.IsLocal(device)) {
+  if (IsLocal(device)) {
     request->internal_word = kLocal;
     local_->View(device, tag, num_bytes, request);
     return;
@@ -323,6 +334,7 @@ bool UcxEndpoint::Progress() {
     receiver_.Expire();
     if (peers_.has_new_failures()) HandleFailures();
   }
+  has_changed |= receiver_.CopyPiece();
   if (control_.has_acks()) control_.FlushAcks();
   if (has_ended()) has_changed |= CompleteRequests();
   return has_changed;
@@ -414,6 +426,7 @@ ucs_status_t UcxEndpoint::OnProbe(void* self, const void* header, size_t header_
                                   void* /*data*/, size_t length,
                                   const ucp_am_recv_param_t* /*param*/) {
   auto& endpoint = *static_cast<UcxEndpoint*>(self);
+  endpoint.lock_.AssertHeld();
   Origin origin;
   Peer* peer = nullptr;
   if (length == 0 && header_length == sizeof(origin)) {

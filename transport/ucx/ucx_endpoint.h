@@ -10,10 +10,10 @@
 //
 // Thread rule: the functions of Endpoint belong to the owner, OnArrival and CountSecond to the
 // thread that waits, the functions marked so to any thread. All that touches the worker holds
-// `lock_`, for a few calls of UCX or the copy of a message at most. Callbacks of UCX only change
-// operations; calls of the owner complete requests. Invariants: no request ends while UCX uses its
-// bytes, and no worker is destroyed while UCX uses the bytes of any; nothing is allocated once
-// every peer, channel page and number of operations in flight has been seen.
+// `lock_`, for a few calls of UCX and the copy of a piece of a message at most. Callbacks of UCX
+// only change operations; calls of the owner complete requests. Invariants: no request ends while
+// UCX uses its bytes, and no worker is destroyed while UCX uses the bytes of any; nothing is
+// allocated once every peer, channel page and number of operations in flight has been seen.
 
 #ifndef PENSTOCK_TRANSPORT_UCX_UCX_ENDPOINT_H_
 #define PENSTOCK_TRANSPORT_UCX_UCX_ENDPOINT_H_
@@ -60,7 +60,7 @@ class UcxEndpoint final : public Endpoint {
   // the worker, which shuts down what is left. A worker with a connection that was never made
   // cannot be destroyed and is left behind: see is_left. Nothing but the functions below is called
   // afterwards. REQUIRES: nobody waits any more, and ProgressConnections has been given time.
-  void Close(std::chrono::steady_clock::time_point deadline);
+  void Close(std::chrono::steady_clock::time_point deadline) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // After Close: the worker was left behind, and with it the context has to stay.
   bool is_left() const { return is_left_; }
   // Whether UCX uses memory of requests. After Close: if so, it does for good, and this endpoint
@@ -74,9 +74,7 @@ class UcxEndpoint final : public Endpoint {
             Request* request) override;
   void Recv(uint32_t peer, Tag tag, void* data, size_t num_bytes, Request* request) override;
   bool can_view() const override;
-  bool CanView(uint32_t peer) const override {
-    return peers_.IsLocal(peer) || peers_[peer].memory != nullptr;
-  }
+  bool CanView(uint32_t peer) const override;
   void View(uint32_t peer, Tag tag, size_t num_bytes, Request* request) override;
   void Release(Request* request) override;
   void Cancel(Request* request) override;
@@ -119,21 +117,27 @@ class UcxEndpoint final : public Endpoint {
   UcxEndpoint(const UcxOptions& options, uint32_t device, Endpoint* local);
   absl::Status Open(ucp_context_h context);
   void Wake();
+  bool IsLocal(uint32_t device) const {  // a device of this process
+    return device - options_.first_device < options_.num_local_devices;
+  }
 
-  // With the lock.
-  bool BeginRemote(const Peer& peer, Tag tag, uint64_t kind, Request* request);
-  uint64_t NumTransferring();
-  const std::vector<uint64_t>& CountTransferring();  // by index of the peer
-  bool has_ended() const { return sender_.has_ended() || receiver_.has_ended(); }
-  bool CompleteRequests();
-  void FinishMatch();
-  void HandleFailures();
-  void ProgressWorker() {
+  bool BeginRemote(const Peer& peer, Tag tag, uint64_t kind, Request* request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+  uint64_t NumTransferring() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+  // By index of the peer.
+  const std::vector<uint64_t>& CountTransferring() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+  bool has_ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
+    return sender_.has_ended() || receiver_.has_ended();
+  }
+  bool CompleteRequests() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+  void FinishMatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+  void HandleFailures() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
+  void ProgressWorker() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_) {
     for (int i = 0; i < kProgressRounds && ucp_worker_progress(worker_) != 0; ++i) {
     }
   }
   void PrepareSleep(bool is_watched);
-  bool Arm(bool is_watched);
+  bool Arm(bool is_watched) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock_);
 
   // Handles kProbeId; `self` is a UcxEndpoint.
   static ucs_status_t OnProbe(void* self, const void* header, size_t header_length, void* data,
@@ -149,24 +153,25 @@ class UcxEndpoint final : public Endpoint {
   // Called with or without lock_.
   std::function<void()> wakeup_ ABSL_GUARDED_BY(wakeup_mutex_);
 
-  SpinLock lock_;
+  mutable SpinLock lock_;
+  MessageCounters counters_;  // written with the lock, read by any thread
 
-  // Guarded by lock_.
-  ucp_worker_h worker_ = nullptr;
-  MessageCounters counters_;  // read by any thread
-  MemoryRegions memory_;
-  Peers peers_;
-  ControlSender control_;
-  Sender sender_;
-  Receiver receiver_;
-  bool has_expired_ = false;                // an operation has reached its time limit
-  std::vector<uint64_t> num_transferring_;  // the last CountTransferring
-  bool is_left_ = false;
+  ucp_worker_h worker_ ABSL_GUARDED_BY(lock_) = nullptr;
+  MemoryRegions memory_ ABSL_GUARDED_BY(lock_);
+  Peers peers_ ABSL_GUARDED_BY(lock_);
+  ControlSender control_ ABSL_GUARDED_BY(lock_);
+  Sender sender_ ABSL_GUARDED_BY(lock_);
+  Receiver receiver_ ABSL_GUARDED_BY(lock_);
+  // An operation has reached its time limit.
+  bool has_expired_ ABSL_GUARDED_BY(lock_) = false;
+  // The last CountTransferring.
+  std::vector<uint64_t> num_transferring_ ABSL_GUARDED_BY(lock_);
+  bool is_left_ = false;  // since Close
 
   int event_fd_ = -1;  // the worker's
   int watch_fd_ = -1;
   uint32_t watch_index_ = 0;
-  bool is_watched_ = false;  // the last time that the worker was armed
+  bool is_watched_ ABSL_GUARDED_BY(lock_) = false;  // the last time that the worker was armed
 };
 
 }  // namespace penstock::transport::ucx

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,6 +15,7 @@
 #include <ucp/api/ucp.h>
 
 #include "base/format.h"
+#include "base/start_thread.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "transport/ucx/arrival_watch.h"
@@ -117,11 +117,7 @@ class UcxTransportImpl final : public UcxTransport {
       endpoints_.push_back(std::move(endpoint));
     }
     ASSIGN_OR_RETURN(watch_, ArrivalWatch::Create(std::move(endpoints), options_.on_unreleased));
-    try {
-      starter_ = std::thread([this] { ProgressUntilEstablished(); });
-    } catch (const std::system_error& error) {
-      return absl::ResourceExhaustedError(StrCat("the thread that connects: ", error.what()));
-    }
+    ASSIGN_OR_RETURN(starter_, StartThread("connections", [this] { ProgressUntilEstablished(); }));
     return absl::OkStatus();
   }
 

@@ -928,6 +928,39 @@ TEST(UcxTransportTest, ViewsBytesWhereTheyLieIfTheyAreShared) {
   }
 }
 
+// Though they are copied by the receiver.
+TEST(UcxTransportTest, AnUrgentMessageOvertakesALongOneThatIsShared) {
+  UcxFabric fabric({.num_devices = 2, .generation = kGeneration, .num_channels = 2}, 1);
+  constexpr size_t kBytes = 24 << 20;
+  const auto arena = *CreateCpuDevice(1)->Allocate(kBytes, MemoryKind::kDevice);
+  ASSERT_EQ(fabric.transport(0).RegisterMemory(arena->data(), kBytes), absl::OkStatus());
+  std::fill_n(arena->data(), kBytes, std::byte{7});
+  std::vector<std::byte> received(kBytes);
+  double urgent = 0;
+  const double sent = 3;
+  const Tag long_tag = {kGeneration, 1, 0};
+  const Tag urgent_tag = {kGeneration, 0, 0};
+  Request requests[4];
+  fabric.endpoint(1).Recv(0, long_tag, received.data(), kBytes, &requests[0]);
+  fabric.endpoint(1).Recv(0, urgent_tag, &urgent, sizeof(urgent), &requests[1]);
+  fabric.endpoint(0).Send(1, long_tag, arena->data(), kBytes, transport::kErrorFlag, &requests[2]);
+  fabric.endpoint(0).Send(1, urgent_tag, &sent, sizeof(sent), transport::kNoFlags, &requests[3]);
+  ASSERT_TRUE(DriveUntil(fabric.endpoint(1), [&] {
+    fabric.endpoint(0).Progress();
+    return requests[1].is_done();
+  }));
+  EXPECT_EQ(requests[0].state, Request::State::kPending);
+  ASSERT_TRUE(DriveUntil(fabric.endpoint(1), [&] {
+    fabric.endpoint(0).Progress();
+    return requests[0].is_done() && requests[2].is_done();
+  }));
+  for (const Request& request : requests) EXPECT_EQ(request.status, absl::OkStatus());
+  EXPECT_EQ(requests[0].flags, transport::kErrorFlag);
+  EXPECT_EQ(urgent, sent);
+  EXPECT_TRUE(std::all_of(received.begin(), received.end(),
+                          [](std::byte byte) { return byte == std::byte{7}; }));
+}
+
 // --- Collectives ---------------------------------------------------------------------------------
 
 // Every kind, over devices of which some share a process: blocks long and short, several runs.

@@ -1,0 +1,151 @@
+#include "actors/cluster/host_agent.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+
+#include "actors/cluster/control_loop_internal.h"
+#include "actors/cluster/local_launcher_internal.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::actors {
+namespace {
+
+// Begins a report; programs do not print it.
+constexpr char kMark = '\x1f';
+constexpr char kKinds[] = {'L', 'X', 'F'};  // by AgentReport::Kind
+constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
+constexpr absl::Duration kStartTimeout = absl::Seconds(30);
+
+// The text up to the next space, which is taken away with it.
+std::string_view TakeWord(std::string_view* text) {
+  const size_t end = text->find(' ');
+  const std::string_view word = text->substr(0, end);
+  text->remove_prefix(end == std::string_view::npos ? text->size() : end + 1);
+  return word;
+}
+
+bool Write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = write(STDOUT_FILENO, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(count));
+  }
+  return true;
+}
+
+// On the loop's thread.
+class Agent {
+ public:
+  Agent(control::ControlLoop& loop, const HostAgentOptions& options)
+      : loop_(loop), options_(options), is_finished_(options.num_ranks, false) {}
+
+  absl::Status Start() {
+    launcher_ = std::make_unique<LocalLauncher>(loop_.io());
+    launcher_->SetEvents({[this](uint32_t rank, std::string_view line) {
+                            Tell({AgentReport::Kind::kLine, rank, 0, std::string(line)});
+                          },
+                          [this](uint32_t rank, int wait_status, std::string_view note) {
+                            Tell({AgentReport::Kind::kExit, rank, wait_status, std::string(note)});
+                          }});
+    for (uint32_t i = 0; i < options_.num_ranks; ++i) {
+      LaunchCommand command;
+      command.rank = options_.first_rank + i;
+      command.arguments = options_.node_command;
+      command.arguments.insert(command.arguments.end(), {"--rank", StrCat(command.rank)});
+      command.environment = {{"PENSTOCK_KEY", options_.key}};
+      RETURN_IF_ERROR(launcher_->Launch(command).status());
+    }
+    return absl::OkStatus();
+  }
+
+  kj::Promise<void> AwaitEnd() {
+    bool have_all = true;
+    for (uint32_t i = 0; i < options_.num_ranks; ++i) {
+      const uint32_t rank = options_.first_rank + i;
+      if (!is_finished_[i] && launcher_->IsFinished(rank)) {
+        is_finished_[i] = true;
+        Tell({AgentReport::Kind::kFinished, rank, 0, ""});
+      }
+      have_all = have_all && is_finished_[i];
+    }
+    if (have_all || is_alone_) return kj::READY_NOW;
+    return loop_.timer().afterDelay(kPollInterval).then([this] { return AwaitEnd(); });
+  }
+
+  void Close() { launcher_ = nullptr; }  // kills what still runs
+
+ private:
+  void Tell(const AgentReport& report) {
+    if (!is_alone_ && !Write(StrCat(ToLine(report), "\n"))) is_alone_ = true;
+  }
+
+  control::ControlLoop& loop_;
+  const HostAgentOptions& options_;
+  std::vector<bool> is_finished_;
+  bool is_alone_ = false;  // nobody reads any more
+  std::unique_ptr<LocalLauncher> launcher_;
+};
+
+}  // namespace
+
+std::string ToLine(const AgentReport& report) {
+  const char kind = kKinds[static_cast<int>(report.kind)];
+  const std::string head = StrCat(std::string(1, kMark), std::string(1, kind), report.rank);
+  if (report.kind == AgentReport::Kind::kFinished) return head;
+  if (report.kind == AgentReport::Kind::kLine) return StrCat(head, " ", report.text);
+  return StrCat(head, " ", report.wait_status, " ", report.text);
+}
+
+std::optional<AgentReport> ParseReport(std::string_view line) {
+  if (line.size() < 3 || line[0] != kMark) return std::nullopt;
+  AgentReport report;
+  switch (line[1]) {
+    case 'L':
+      report.kind = AgentReport::Kind::kLine;
+      break;
+    case 'X':
+      report.kind = AgentReport::Kind::kExit;
+      break;
+    case 'F':
+      report.kind = AgentReport::Kind::kFinished;
+      break;
+    default:
+      return std::nullopt;
+  }
+  line.remove_prefix(2);
+  const std::string rank(TakeWord(&line));
+  if (!absl::SimpleAtoi(rank, &report.rank)) return std::nullopt;
+  if (report.kind == AgentReport::Kind::kExit) {
+    const std::string status(TakeWord(&line));
+    if (!absl::SimpleAtoi(status, &report.wait_status)) return std::nullopt;
+  }
+  report.text = std::string(line);
+  return report;
+}
+
+absl::Status RunHostAgent(const HostAgentOptions& options) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<control::ControlLoop> loop, control::ControlLoop::Start());
+  Agent agent(*loop, options);
+  absl::Status status = loop->Await([&agent]() -> control::StatusPromise { return agent.Start(); },
+                                    kStartTimeout, "the start of the nodes");
+  if (status.ok()) {
+    status = loop->Await([&agent] { return agent.AwaitEnd(); }, absl::InfiniteDuration(),
+                         "the end of the nodes");
+  }
+  (void)loop->Await(
+      [&agent]() -> kj::Promise<void> {
+        agent.Close();
+        return kj::READY_NOW;
+      },
+      kStartTimeout, "the end of the agent");
+  return status;
+}
+
+}  // namespace penstock::actors

@@ -1,0 +1,53 @@
+// One program for the nodes of a host: it starts them there, and tells on its standard output what
+// they print and how they end. So one connection of ssh serves a host, however many nodes it has.
+//
+//   coordinator ── ssh host penstock node --slots 2 --rank 4 ──► agent ──► nodes 4 and 5
+//               ◄─ lines: what nodes print, exits ─────────────
+//
+// Lines that are no reports, such as a greeting of the host, are of the first rank.
+//
+// Thread rule: RunHostAgent blocks; the rest are pure functions.
+
+#ifndef PENSTOCK_ACTORS_CLUSTER_HOST_AGENT_H_
+#define PENSTOCK_ACTORS_CLUSTER_HOST_AGENT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace penstock::actors {
+
+struct AgentReport {
+  enum class Kind : uint8_t {
+    kLine,      // a node has printed `text`
+    kExit,      // it has ended with `wait_status`; `text` is what else is known of its end
+    kFinished,  // and all that it has printed was told
+  };
+  Kind kind = Kind::kLine;
+  uint32_t rank = 0;
+  int wait_status = 0;
+  std::string text;
+};
+
+// Without a newline.
+std::string ToLine(const AgentReport& report);
+// Nullopt: the line is no report.
+std::optional<AgentReport> ParseReport(std::string_view line);
+
+struct HostAgentOptions {
+  std::vector<std::string> node_command;  // "--rank N" is added
+  std::string key;                        // in the environment of the nodes
+  uint32_t first_rank = 0;
+  uint32_t num_ranks = 1;
+};
+
+// Returns when all nodes have ended. The nodes are killed if the standard output is closed.
+absl::Status RunHostAgent(const HostAgentOptions& options);
+
+}  // namespace penstock::actors
+
+#endif  // PENSTOCK_ACTORS_CLUSTER_HOST_AGENT_H_

@@ -1,0 +1,33 @@
+#include "actors/cluster/host_agent.h"
+
+#include <signal.h>
+
+#include "gtest/gtest.h"
+
+namespace penstock::actors {
+namespace {
+
+TEST(AgentReportTest, IsReadAsItWasWritten) {
+  const AgentReport line{AgentReport::Kind::kLine, 7, 0, "  step 1 of  2 "};
+  const AgentReport empty{AgentReport::Kind::kLine, 0, 0, ""};
+  const AgentReport exit{AgentReport::Kind::kExit, 12, SIGKILL, ", probably for lack of memory"};
+  const AgentReport finished{AgentReport::Kind::kFinished, 65535, 0, ""};
+  for (const AgentReport& report : {line, empty, exit, finished}) {
+    const std::optional<AgentReport> read = ParseReport(ToLine(report));
+    ASSERT_TRUE(read.has_value()) << ToLine(report);
+    EXPECT_EQ(read->kind, report.kind);
+    EXPECT_EQ(read->rank, report.rank);
+    EXPECT_EQ(read->wait_status, report.wait_status);
+    EXPECT_EQ(read->text, report.text);
+  }
+}
+
+TEST(AgentReportTest, OtherLinesAreNoReports) {
+  for (const std::string line : {"", "L1 text", "Welcome to host1", "\x1f", "\x1fL", "\x1fL text",
+                                 "\x1fX1", "\x1fX1 status", "\x1fQ1 x", "\x1fL99999999999 x"}) {
+    EXPECT_FALSE(ParseReport(line).has_value()) << line;
+  }
+}
+
+}  // namespace
+}  // namespace penstock::actors

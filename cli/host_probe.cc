@@ -1,0 +1,111 @@
+#include "cli/host_probe.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "cli/line_printer.h"
+#include "cli/processes.h"
+#include "fmt/format.h"
+
+#include "actors/cluster/cluster.h"
+#include "base/format.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+#include "planner/cluster/probed_hosts.h"
+
+namespace penstock::cli {
+namespace {
+
+// Of the measurements, for as many hosts as there may be.
+constexpr absl::Duration kProbeTimeout = absl::Seconds(30);
+
+// "rack 9.41 Gbit/s, 31 us (a b | c d); network 0.48 Gbit/s, 210 us (a b c d)".
+std::string Describe(const std::vector<std::string>& hosts, const planner::HostTopology& topology) {
+  std::string text;
+  std::vector<size_t> sizes(hosts.size(), 1);  // in hosts, of the groups of the level below
+  for (const planner::NetworkLevel& level : topology.levels) {
+    StrAppend(&text, text.empty() ? "" : "; ", level.name,
+              fmt::format(" {:.3g} Gbit/s, ", level.bytes_per_s * 8e-9),
+              FormatSeconds(level.latency_s), " (");
+    std::vector<size_t> groups;
+    size_t child = 0;
+    size_t host = 0;
+    for (const int64_t fan_out : level.fan_out) {
+      if (!groups.empty()) StrAppend(&text, " | ");
+      size_t& size = groups.emplace_back(0);
+      for (int64_t i = 0; i < fan_out; ++i) size += sizes[child++];
+      for (size_t i = 0; i < size; ++i) {
+        StrAppend(&text, i == 0 ? "" : " ", hosts[static_cast<size_t>(topology.order[host++])]);
+      }
+    }
+    StrAppend(&text, ")");
+    sizes = std::move(groups);
+  }
+  return text;
+}
+
+// That nodes have joined is told when those of the job do.
+std::shared_ptr<NodeOutput> PrintWhatIsWrong(const Environment& environment) {
+  const auto printer = std::make_shared<LinePrinter>(environment.err);
+  return std::make_shared<NodeOutput>([printer](const std::string& text) {
+    if (!std::string_view(text).starts_with("joined: ")) printer->Print(text);
+  });
+}
+
+// What the planner takes.
+planner::HostLink LinkOf(const actors::ClusterFigures::Link& link) {
+  return {std::clamp(link.bytes_per_s, planner::kMinBytesPerS, planner::kMaxBytesPerS),
+          std::min(link.latency_s, planner::kMaxLatencyS)};
+}
+
+}  // namespace
+
+absl::StatusOr<HostProbe> ProbeLaunch(const Environment& environment, const Job& job) {
+  const std::vector<actors::NodePlace>& places = environment.launch.places;
+  const auto num_hosts = static_cast<size_t>(job.cluster.hosts);
+  const size_t slots = places.size() / num_hosts;
+  Environment there = environment;
+  there.launch.on_listening = nullptr;
+  there.launch.places.clear();
+  std::vector<std::string> hosts;
+  for (size_t i = 0; i < num_hosts; ++i) {
+    there.launch.places.push_back(places[i * slots]);
+    hosts.push_back(places[i * slots].host);
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<actors::Cluster> cluster,
+                   StartProcesses(there, {.count = static_cast<int64_t>(num_hosts),
+                                          .pin = false,
+                                          .node_timeout_s = job.cluster.node_timeout,
+                                          .output = PrintWhatIsWrong(environment)}));
+  const absl::StatusOr<actors::ClusterFigures> figures = cluster->Probe(kProbeTimeout);
+  (void)cluster->Stop(figures.status());
+  if (!figures.ok()) {
+    environment.err << "note: the links between the hosts could not be measured: "
+                    << ToStd(figures.status().message()) << std::endl;
+    return HostProbe();
+  }
+  planner::HostLinks links(static_cast<int64_t>(num_hosts));
+  for (const actors::ClusterFigures::Link& link : figures->links) {
+    links.Set(link.a, link.b, LinkOf(link));
+  }
+  const planner::HostTopology topology = planner::GroupHosts(links);
+  environment.err << "launch: networks: " << Describe(hosts, topology) << std::endl;
+  for (const planner::SlowHost& slow : planner::FindSlowHosts(figures->flops_per_s)) {
+    environment.err << fmt::format("note: {} computes {:.0f} % slower than the other hosts",
+                                   hosts[static_cast<size_t>(slow.host)], 100 * (1 - slow.part))
+                    << std::endl;
+  }
+  HostProbe probe;
+  probe.networks = topology.levels;
+  for (const int64_t host : topology.order) {
+    const auto begin = places.begin() + static_cast<std::ptrdiff_t>(host * slots);
+    probe.places.insert(probe.places.end(), begin, begin + static_cast<std::ptrdiff_t>(slots));
+  }
+  return probe;
+}
+
+}  // namespace penstock::cli

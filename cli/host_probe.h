@@ -1,0 +1,33 @@
+// Measures the hosts of a launch before the job is planned: how fast each computes, and the links
+// between them. A node is started on each host for it, and ends before those of the job start.
+//
+// Thread rule: one thread, which blocks.
+
+#ifndef PENSTOCK_CLI_HOST_PROBE_H_
+#define PENSTOCK_CLI_HOST_PROBE_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cli/environment.h"
+#include "cli/job.h"
+
+#include "actors/cluster/node_place.h"
+#include "planner/cluster/cluster_model.h"
+
+namespace penstock::cli {
+
+struct HostProbe {
+  // Those of the launch, in an order in which hosts of one network are neighbours.
+  std::vector<actors::NodePlace> places;
+  std::vector<planner::NetworkLevel> networks;  // empty: the links could not be measured
+};
+
+// Prints what was found: the networks, and hosts that compute slower than the others. An error if
+// the nodes cannot be started, which those of the job could not be either.
+// REQUIRES: as many places on each host, one host after the other, and at least two hosts.
+absl::StatusOr<HostProbe> ProbeLaunch(const Environment& environment, const Job& job);
+
+}  // namespace penstock::cli
+
+#endif  // PENSTOCK_CLI_HOST_PROBE_H_

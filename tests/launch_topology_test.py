@@ -1,0 +1,153 @@
+"""What `penstock launch` finds out of its hosts before it plans: which are near each other, and which
+is slow. Hosts are network namespaces; a script stands for ssh.
+
+Needs root, `ip`, `tc` (package iproute2) and `unshare`, and for the slow host a control group of
+processor time; else it is skipped. PENSTOCK_COMMAND names the command (default: build/bin/penstock).
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+sys.dont_write_bytecode = True
+
+from tests.support.launched_job import job_text, losses, losses_here  # noqa: E402
+from tests.support.network import Network  # noqa: E402
+
+PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
+CGROUPS = pathlib.Path("/sys/fs/cgroup")
+PERIOD_US = 100000
+
+
+class CpuQuota:
+    """A control group whose processes get a part of a processor."""
+
+    def __init__(self, part):
+        self.folder = None
+        if (CGROUPS / "cpu").is_dir():
+            self.folder = CGROUPS / "cpu" / f"penstock-test-{os.getpid()}"
+            limits = {"cpu.cfs_period_us": PERIOD_US, "cpu.cfs_quota_us": int(part * PERIOD_US)}
+        elif "cpu" in (CGROUPS / "cgroup.subtree_control").read_text().split():
+            self.folder = CGROUPS / f"penstock-test-{os.getpid()}"
+            limits = {"cpu.max": f"{int(part * PERIOD_US)} {PERIOD_US}"}
+        else:
+            raise OSError("no control groups of processor time")
+        self.folder.mkdir()
+        for name, value in limits.items():
+            (self.folder / name).write_text(str(value))
+
+    @property
+    def processes(self):
+        return self.folder / "cgroup.procs"
+
+    def close(self):
+        self.folder.rmdir()
+
+
+class TopologyTest(unittest.TestCase):
+    def setUp(self):
+        if not os.access(PENSTOCK, os.X_OK):
+            self.skipTest(f"{PENSTOCK} is not built")
+        if os.geteuid() != 0 or not all(shutil.which(name) for name in ("ip", "tc", "unshare")):
+            self.skipTest("needs root, ip, tc and unshare")
+        folder = tempfile.TemporaryDirectory(prefix="penstock_topology.")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def join(self, *arguments, **named):
+        try:
+            network = Network(*arguments, **named).__enter__()
+        except subprocess.CalledProcessError as error:
+            self.skipTest(f"network namespaces are not allowed here: {error.stderr.strip()}")
+        self.addCleanup(network.close)
+        return network
+
+    def launch(self, network, job, *options, on_host=""):
+        """`on_host` is done by the shell of a host, whose address is in $host."""
+        script = self.folder / "ssh"
+        # The last arguments are the host and the command.
+        script.write_text(f"""#!/bin/sh
+while [ $# -gt 2 ]; do shift; done
+host=$1
+{on_host}
+number=$((${{host##*.}} - 1))
+exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
+    'hostname host$0 && exec sh -c "$1"' $number "$2"
+""")
+        script.chmod(0o755)
+        hosts = ",".join(f"10.77.0.{index + 1}" for index in range(len(network.names)))
+        result = subprocess.run(
+            network.inside(0, [PENSTOCK, "launch", "-H", hosts, "--through", str(script),
+                               "--log-dir", str(self.folder / "logs"), *options, "--", str(job),
+                               "--json"]),
+            capture_output=True, text=True, timeout=120, check=False,
+            env={**os.environ, "UCX_TLS": "tcp,self"})
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def write_job(self, strategy, num_devices=2):
+        job = self.folder / "job.toml"
+        text = job_text(strategy)
+        if strategy == "auto":
+            text += f"[cluster]\ndevices = {num_devices}\n"
+        job.write_text(text)
+        return job
+
+    def test_hosts_of_a_rack_become_neighbours(self):
+        network = self.join(4, "2gbit", racks=[0, 1, 0, 1], trunk="40mbit")
+        job = self.write_job("dp=2,pp=2")
+        result = self.launch(network, job, "--probe", "yes")
+        found = re.search(r"launch: networks: rack (\S+) Gbit/s, .* \(10.77.0.1 10.77.0.3 \| "
+                          r"10.77.0.2 10.77.0.4\); network (\S+) Gbit/s", result.stderr)
+        self.assertIsNotNone(found, result.stderr)
+        rack, trunk = map(float, found.groups())
+        self.assertGreater(rack, 5 * trunk)
+        # Two pairs share the trunk, in either direction.
+        self.assertLess(trunk, 0.05)
+        self.assertGreater(trunk, 0.005)
+        # The devices of a stage are in one rack, and the pipeline passes the trunk.
+        ranks = dict(re.findall(r"joined: rank (\d) on (host\d)", result.stderr))
+        self.assertEqual(ranks, {"0": "host0", "1": "host2", "2": "host1", "3": "host3"},
+                         result.stderr)
+        # Collectives are chosen for the networks: the order of sums differs.
+        for there, here in zip(losses(result.stdout), losses_here(PENSTOCK, job), strict=True):
+            self.assertAlmostEqual(there, here, places=4)
+
+    def test_a_search_has_the_pipeline_pass_the_slow_link(self):
+        network = self.join(4, "2gbit", racks=[0, 1, 0, 1], trunk="40mbit")
+        job = self.write_job("auto", num_devices=4)
+        job.write_text(job.read_text().replace("layers = 2", "layers = 4").replace(
+            "width = 32", "width = 256").replace("steps = 6", "steps = 1"))
+        result = self.launch(network, job)
+        self.assertIn("launch: networks: rack ", result.stderr)
+        strategy = re.search(r"plan: (\S+),", result.stderr).group(1).split(",")
+        self.assertIn("pp=2", strategy, result.stderr)
+
+    def test_a_slow_host_is_named(self):
+        network = self.join(2, "2gbit")
+        try:
+            quota = CpuQuota(0.3)
+        except OSError as error:
+            self.skipTest(f"no limit of processor time here: {error}")
+        self.addCleanup(quota.close)
+        result = self.launch(
+            network, self.write_job("auto"), "--probe", "yes",
+            # `ip netns exec` hides the control groups.
+            on_host=f'[ "$host" = 10.77.0.2 ] && nsenter --mount=/proc/{os.getpid()}/ns/mnt '
+                    f'sh -c "echo $$ > {quota.processes}"')
+        found = re.search(r"note: (\S+) computes (\d+) % slower than the other hosts", result.stderr)
+        self.assertIsNotNone(found, result.stderr)
+        self.assertEqual(found.group(1), "10.77.0.2")
+        self.assertGreater(int(found.group(2)), 30)
+        self.assertRegex(result.stderr, r"launch: networks: network \S+ Gbit/s, .* \(10.77.0.1 10.77.0.2\)")
+
+
+if __name__ == "__main__":
+    unittest.main()

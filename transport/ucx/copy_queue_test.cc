@@ -1,0 +1,76 @@
+#include "transport/ucx/copy_queue.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace penstock::transport::ucx {
+namespace {
+
+struct Copy {
+  uint32_t channel = 0;
+  uint64_t num_bytes = 0;
+  void* data = nullptr;
+  const std::byte* source = nullptr;
+  uint64_t num_copied = 0;
+  Copy* next = nullptr;
+};
+
+class CopyQueueTest : public ::testing::Test {
+ protected:
+  struct Memory {
+    std::vector<std::byte> from, to;
+    Copy copy;
+  };
+
+  Memory MakeCopy(uint32_t channel, uint64_t num_bytes) {
+    Memory memory;
+    memory.from.resize(num_bytes);
+    for (uint64_t i = 0; i < num_bytes; ++i) memory.from[i] = std::byte(i * 7 + channel);
+    memory.to.resize(num_bytes);
+    memory.copy.channel = channel;
+    memory.copy.num_bytes = num_bytes;
+    memory.copy.data = memory.to.data();
+    return memory;
+  }
+
+  CopyQueue<Copy> queue_;
+};
+
+TEST_F(CopyQueueTest, CopiesAPieceAtATime) {
+  Memory memory = MakeCopy(0, 2 * kPieceBytes + 5);
+  queue_.Add(&memory.copy, memory.from.data());
+  EXPECT_EQ(queue_.CopyPiece(), nullptr);
+  EXPECT_EQ(memory.to[kPieceBytes - 1], memory.from[kPieceBytes - 1]);
+  EXPECT_EQ(memory.to[kPieceBytes + 1], std::byte{0});
+  EXPECT_EQ(queue_.CopyPiece(), nullptr);
+  EXPECT_FALSE(queue_.empty());
+  EXPECT_EQ(queue_.CopyPiece(), &memory.copy);
+  EXPECT_TRUE(queue_.empty());
+  EXPECT_EQ(memory.to, memory.from);
+}
+
+TEST_F(CopyQueueTest, AnUrgentCopyOvertakesOneThatHasBegun) {
+  Memory late = MakeCopy(7, 3 * kPieceBytes);
+  Memory urgent = MakeCopy(3, 2 * kPieceBytes);
+  queue_.Add(&late.copy, late.from.data());
+  EXPECT_EQ(queue_.CopyPiece(), nullptr);
+  queue_.Add(&urgent.copy, urgent.from.data());
+  EXPECT_EQ(queue_.CopyPiece(), nullptr);
+  EXPECT_EQ(queue_.CopyPiece(), &urgent.copy);
+  EXPECT_EQ(queue_.CopyPiece(), nullptr);
+  EXPECT_EQ(queue_.CopyPiece(), &late.copy);
+  EXPECT_EQ(urgent.to, urgent.from);
+  EXPECT_EQ(late.to, late.from);
+}
+
+TEST_F(CopyQueueTest, AStreamedCopyHasTheSameBytes) {
+  Memory memory = MakeCopy(0, kStreamBytes + 3);
+  queue_.Add(&memory.copy, memory.from.data());
+  while (queue_.CopyPiece() == nullptr) {
+  }
+  EXPECT_EQ(memory.to, memory.from);
+}
+
+}  // namespace
+}  // namespace penstock::transport::ucx
