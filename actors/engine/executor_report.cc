@@ -1,6 +1,7 @@
 // What a device executor tells of itself: traces, and what it waits for.
 
 #include <algorithm>
+#include <utility>
 
 #include "actors/engine/executor.h"
 #include "actors/engine/step_name.h"
@@ -32,12 +33,11 @@ void DeviceExecutor::Trace(const LaneStream::Mark& what, int64_t end_ns) {
 }
 
 std::vector<TraceEvent> DeviceExecutor::TakeTrace() {
-  std::vector<TraceEvent> taken(trace_.begin() + static_cast<std::ptrdiff_t>(oldest_event_),
-                                trace_.end());
-  taken.insert(taken.end(), trace_.begin(),
-               trace_.begin() + static_cast<std::ptrdiff_t>(oldest_event_));
-  trace_.clear();
+  std::rotate(trace_.begin(), trace_.begin() + static_cast<std::ptrdiff_t>(oldest_event_),
+              trace_.end());
   oldest_event_ = 0;
+  std::vector<TraceEvent> taken = std::exchange(trace_, {});
+  trace_.reserve(options_.trace_capacity);
   // Ends of communication are noticed late.
   std::stable_sort(taken.begin(), taken.end(),
                    [](const TraceEvent& a, const TraceEvent& b) { return a.end_ns < b.end_ns; });
