@@ -13,7 +13,6 @@ std::string ToString(const TensorType& type) {
 }
 
 Tensor::Tensor(TensorType type) : type_(std::move(type)) {
-  constexpr size_t kAlignment = 64;
   const size_t bytes = (type_.num_bytes() / kAlignment + 1) * kAlignment;
   void* const memory = std::aligned_alloc(kAlignment, bytes);
   if (memory == nullptr) throw std::bad_alloc();

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/dtype.h"
 #include "base/shape.h"
@@ -31,9 +32,19 @@ std::string ToString(const TensorType& type);
 // not.
 class Tensor {
  public:
+  static constexpr size_t kAlignment = 64;  // of its memory, in bytes
+
   Tensor() = default;
-  // Zero-filled.
+  // Zero-filled. Throws std::bad_alloc if there is no memory for it.
   explicit Tensor(TensorType type);
+  // Of memory that others may share, which `data` keeps. REQUIRES: type.num_bytes() bytes, aligned
+  // to kAlignment.
+  static Tensor Wrap(TensorType type, std::shared_ptr<std::byte> data) {
+    Tensor tensor;
+    tensor.type_ = std::move(type);
+    tensor.data_ = std::move(data);
+    return tensor;
+  }
 
   const TensorType& type() const { return type_; }
   const Shape& shape() const { return type_.shape; }

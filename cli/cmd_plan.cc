@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "cli/checkpoint_copy.h"
 #include "cli/environment.h"
 #include "cli/explain.h"
 #include "cli/files.h"
@@ -242,6 +243,7 @@ absl::Status Plan(const Environment& environment, const Options& options) {
   if (options.has_explanation) StrAppend(&explanation, ExplainPlan(graph, estimate));
   const double search_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
   if (!options.output.empty()) RETURN_IF_ERROR(planner::WritePlan(plan, options.output));
+  ASSIGN_OR_RETURN(const uint64_t copy_bytes, CheckpointCopyBytes(job, plan));
 
   if (options.is_json) {
     const planner::PlanCounts counts = planner::Count(plan);
@@ -255,6 +257,7 @@ absl::Status Plan(const Environment& environment, const Options& options) {
                            {"collectives", counts.collectives},
                            {"predicted_step_time_s", plan.common.predicted_step_s},
                            {"predicted_peak_memory_bytes", PeakMemory(plan)},
+                           {"checkpoint_copy_bytes", copy_bytes},
                            {"search_time_s", search_s},
                            {"unasked_gathers", GathersJson(gathers)}};
     json.update(ExplainPlanJson(graph, estimate));
@@ -263,7 +266,8 @@ absl::Status Plan(const Environment& environment, const Options& options) {
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(const std::string summary, SummarizePlan(plan));
-  environment.out << explanation << summary << DescribeGathers(gathers) << "      compiled in "
+  environment.out << explanation << summary << DescribeGathers(gathers)
+                  << CheckpointCopyNote(job, copy_bytes) << "      compiled in "
                   << FormatSeconds(search_s) << "\n";
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "cli/checkpoint_copy.h"
 #include "cli/checkpoints.h"
 #include "cli/environment.h"
 #include "cli/feeds.h"
@@ -31,11 +32,9 @@
 
 #include "actors/cluster/device_range.h"
 #include "actors/cluster/link_probe.h"
-#include "actors/session/kept_tiles.h"
 #include "actors/session/local_engine.h"
 #include "actors/session/session.h"
 #include "base/counted.h"
-#include "base/format.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -66,29 +65,6 @@ absl::Status CheckOutputs(const RunOptions& options) {
   return AtOption("--dump", CreateFolder(options.dump));
 }
 
-// What the copies of states for checkpoints take in the processes whose devices begin in a range.
-uint64_t CopyBytes(const Job& job, const planner::Plan& plan, uint32_t first, uint32_t count) {
-  if (job.checkpoint.path.empty()) return 0;
-  const auto num_devices = static_cast<int64_t>(plan.devices.size());
-  const int64_t num_processes = std::min(job.cluster.processes, num_devices);
-  const std::vector<uint32_t> devices =
-      ProcessDevicesOf(job, num_processes).value_or(std::vector<uint32_t>());
-  uint64_t num_bytes = 0;
-  for (int64_t rank = 0; rank < num_processes; ++rank) {
-    const actors::DeviceRange range =
-        actors::DevicesOfRank(rank, num_processes, num_devices, devices);
-    if (range.first - first >= count) continue;
-    num_bytes += actors::KeptTiles::BytesOfAll(plan, range.first, range.count);
-  }
-  return num_bytes;
-}
-
-std::string CopyNote(const Job& job, const planner::Plan& plan) {
-  if (job.checkpoint.path.empty()) return "";
-  return StrCat("      ", FormatBytes(CopyBytes(job, plan, 0, UINT32_MAX)),
-                " for the copies of states that go into checkpoints\n");
-}
-
 // What would run, and whether the devices of each host fit into a machine like this one.
 absl::Status ReportDryRun(const Environment& environment, const RunOptions& options, const Job& job,
                           const planner::Plan& plan) {
@@ -97,7 +73,7 @@ absl::Status ReportDryRun(const Environment& environment, const RunOptions& opti
   uint64_t most_used = 0;  // by the devices of a host
   uint32_t first = 0;
   for (const uint32_t count : hosts) {
-    uint64_t used = CopyBytes(job, plan, first, count);
+    uint64_t used = CheckpointCopyBytes(job, plan, first, count);
     const auto is_on_host = [first, count](uint32_t, uint32_t owner) {
       return owner - first < count;
     };
@@ -216,8 +192,9 @@ absl::Status Run(const Environment& environment_of_call, const RunOptions& optio
   }
   const auto num_devices = static_cast<int64_t>(program.plan.devices.size());
   environment.err << ProcessNote(job, std::min(job.cluster.processes, num_devices)) << program.text
-                  << SummarizePlan(program.plan) << CopyNote(job, program.plan) << start.note
-                  << std::flush;
+                  << SummarizePlan(program.plan)
+                  << CheckpointCopyNote(job, CheckpointCopyBytes(job, program.plan))
+                  << start.note << std::flush;
   if (options.is_dry) return ReportDryRun(environment, options, job, program.plan);
   return RunJob(given, environment, lines, options, job, std::move(program), std::move(feeds),
                 std::move(start), std::move(checkpoints));

@@ -28,7 +28,7 @@ namespace {
 constexpr timespec kInterval = {1, 0};
 constexpr timespec kOnceInterval = {0, 300'000'000};
 // Lines above and below the devices.
-constexpr int kOtherLines = 7;
+constexpr int kOtherLines = 10;
 
 // Of a terminal: another screen without a cursor and back, and from the top left to the end.
 constexpr char kEnter[] = "\x1b[?1049h\x1b[?25l";
@@ -143,8 +143,10 @@ void AddTopCommand(CLI::App& app, const Environment& environment, Action* action
   command->footer(WrapText(
       std::string(kJobAddressHelp) +
           "\n\nBUSY is the share of the time since the table before in which the device was not "
-          "idle. PLANNED is the memory that the plan gives a device, RESIDENT what the process of "
-          "the device has; it is on the line of the first device of a process.",
+          "idle. A micro-batch counts for a stage once it has passed through all phases of its "
+          "devices; TOKENS/S assumes as many tokens in it as in those of the job's last step. "
+          "PLANNED is the memory that the plan gives a device, RESIDENT what the process of the "
+          "device has; it is on the line of the first device of a process.",
       kHelpColumns, 0));
   command->add_option("ADDRESS", options->address, "Job (the only one on this host)");
   command

@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
+#include "base/format.h"
 #include "base/machine.h"
 #include "base/strings.h"
 #include "tests/support/command_line_fixture.h"
@@ -513,6 +514,7 @@ TEST_F(CommandLineTest, PlanTellsWhatItCompiled) {
   EXPECT_EQ(json["predicted_peak_memory_bytes"].size(), 4);
   EXPECT_GT(json["predicted_step_time_s"], 0);
   EXPECT_GE(json["search_time_s"], 0);
+  EXPECT_EQ(json["checkpoint_copy_bytes"], 0);
 
   const Outcome show = Call({"show", file, "--json"});
   ASSERT_EQ(show.status, 0) << show.err;
@@ -525,6 +527,36 @@ TEST_F(CommandLineTest, PlanTellsWhatItCompiled) {
   EXPECT_EQ(Call({"show", file, "--device", "3"}).status, 0);
   EXPECT_EQ(Call({"show", file, "--device", "4"}).status, 2);
   EXPECT_EQ(Call({"plan", Path("job.toml"), "--explain"}).status, 0);
+}
+
+// Each process copies the tiles that its devices hold, each once.
+TEST_F(CommandLineTest, PlanCountsTheCopyForCheckpointsAsRunDoes) {
+  const auto copied = [this](const char* strategy, const char* processes) {
+    const std::vector<std::string> more = {Path("job.toml"),
+                                           "--strategy",
+                                           strategy,
+                                           "--set",
+                                           "checkpoint.path=\"c\"",
+                                           "--set",
+                                           StrCat("cluster.processes=", processes)};
+    std::vector<std::string> plan = {"plan", "--json"};
+    plan.insert(plan.end(), more.begin(), more.end());
+    const Outcome outcome = Call(plan);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    const uint64_t bytes = nlohmann::json::parse(outcome.out)["checkpoint_copy_bytes"];
+    const std::string note = StrCat("\n      ", FormatBytes(bytes),
+                                    " for the copies of states that go into checkpoints\n");
+    plan.erase(plan.begin() + 1);
+    EXPECT_THAT(Call(plan).out, HasSubstr(note));
+    std::vector<std::string> run = {"run", "--dry-run"};
+    run.insert(run.end(), more.begin(), more.end());
+    EXPECT_THAT(Call(run).err, HasSubstr(note));
+    return bytes;
+  };
+  const uint64_t whole = copied("dp=2", "1");
+  EXPECT_GT(whole, 0u);
+  EXPECT_EQ(copied("dp=2", "2"), 2 * whole);
+  EXPECT_EQ(copied("tp=2,dp=2", "1"), whole);
 }
 
 TEST_F(CommandLineTest, TheVersionIsPrinted) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <streambuf>
 
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -21,28 +22,55 @@ absl::Status NotWritten(const std::string& path, int error) {
   return absl::InvalidArgumentError(StrCat(path, ": cannot be written (", strerror(error), ")"));
 }
 
-// To the end of `fd`, which is closed; 0 or the error's number.
-int WriteAndClose(int fd, std::string_view text) {
-  int error = 0;
-  while (!text.empty() && error == 0) {
-    const ssize_t count = write(fd, text.data(), text.size());
-    if (count >= 0) {
-      text.remove_prefix(static_cast<size_t>(count));
-    } else if (errno != EINTR) {
-      error = errno;
+// Writes to a file descriptor at once, until it fails.
+class DescriptorBuffer final : public std::streambuf {
+ public:
+  explicit DescriptorBuffer(int fd) : fd_(fd) {}
+
+  int error() const { return error_; }  // 0, or the number of the first one
+
+ protected:
+  std::streamsize xsputn(const char* text, std::streamsize size) override {
+    std::streamsize done = 0;
+    while (done < size && error_ == 0) {
+      const ssize_t count = write(fd_, text + done, static_cast<size_t>(size - done));
+      if (count >= 0) {
+        done += count;
+      } else if (errno != EINTR) {
+        error_ = errno;
+      }
     }
+    return done;
   }
-  if (close(fd) != 0 && error == 0) error = errno;
-  return error;
+  int_type overflow(int_type character) override {
+    if (traits_type::eq_int_type(character, traits_type::eof())) return traits_type::not_eof(0);
+    const char text = traits_type::to_char_type(character);
+    return xsputn(&text, 1) == 1 ? character : traits_type::eof();
+  }
+
+ private:
+  const int fd_;
+  int error_ = 0;
+};
+
+using Write = std::function<void(std::ostream&)>;
+
+// To the end of `fd`, which is closed; 0 or the error's number.
+int WriteAndClose(int fd, const Write& write) {
+  DescriptorBuffer buffer(fd);
+  std::ostream stream(&buffer);
+  write(stream);
+  const int error = buffer.error();
+  return close(fd) != 0 && error == 0 ? errno : error;
 }
 
 int OpenTruncated(const std::string& path) {
   return open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
 }
 
-absl::Status WriteDirectly(const std::string& path, std::string_view text) {
+absl::Status WriteDirectly(const std::string& path, const Write& write) {
   const int fd = OpenTruncated(path);
-  const int error = fd < 0 ? errno : WriteAndClose(fd, text);
+  const int error = fd < 0 ? errno : WriteAndClose(fd, write);
   return error == 0 ? absl::OkStatus() : NotWritten(path, error);
 }
 
@@ -112,7 +140,7 @@ absl::Status CheckCreatable(const std::string& path) {
   }
   RETURN_IF_ERROR(CreateFolder(path));
   const fs::path probe = folder / StrCat(".penstock-", getpid());
-  const absl::Status written = WriteDirectly(probe.string(), "");
+  const absl::Status written = WriteDirectly(probe.string(), [](std::ostream&) {});
   fs::remove(probe, error);
   if (!first.empty()) fs::remove_all(first, error);
   if (!written.ok()) return absl::InvalidArgumentError(StrCat(path, ": cannot be written"));
@@ -120,18 +148,22 @@ absl::Status CheckCreatable(const std::string& path) {
 }
 
 absl::Status WriteTextFile(const std::string& path, std::string_view text) {
+  return WriteStreamedFile(path, [text](std::ostream& out) { out << text; });
+}
+
+absl::Status WriteStreamedFile(const std::string& path, const Write& write) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   // What is no regular file, such as a pipe, has nothing to lose.
-  if (fs::exists(status) && !fs::is_regular_file(status)) return WriteDirectly(path, text);
+  if (fs::exists(status) && !fs::is_regular_file(status)) return WriteDirectly(path, write);
   // The target of a symbolic link is replaced, not the link.
   fs::path target = fs::exists(status) ? fs::canonical(path, error) : fs::path(path);
   if (error || target.empty()) target = path;
   const std::string part = StrCat(target.string(), ".part-", getpid());
   const int fd = OpenTruncated(part);
   // A folder may refuse new files and yet hold one that can be written.
-  if (fd < 0) return WriteDirectly(path, text);
-  if (const int failed = WriteAndClose(fd, text); failed != 0) {
+  if (fd < 0) return WriteDirectly(path, write);
+  if (const int failed = WriteAndClose(fd, write); failed != 0) {
     fs::remove(part, error);
     return NotWritten(path, failed);
   }

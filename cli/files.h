@@ -5,6 +5,8 @@
 #ifndef PENSTOCK_CLI_FILES_H_
 #define PENSTOCK_CLI_FILES_H_
 
+#include <functional>
+#include <ostream>
 #include <string>
 #include <string_view>
 
@@ -24,6 +26,10 @@ absl::Status CheckWritable(const std::string& path);
 // All or nothing: a file that is there is replaced once the new one is complete, so a process that
 // ends meanwhile leaves the old one, and beside it what it had written, as PATH.part-PID.
 absl::Status WriteTextFile(const std::string& path, std::string_view text);
+
+// The same, of what `write` writes to the stream, which holds nothing back: long pieces are best.
+absl::Status WriteStreamedFile(const std::string& path,
+                               const std::function<void(std::ostream&)>& write);
 
 // Whether CreateFolder could create this folder, and files could be written in it. Folders and a
 // file are created and removed again. An empty path is fine.

@@ -69,6 +69,17 @@ TEST_F(FilesTest, APipeIsWrittenAndStays) {
   EXPECT_TRUE(fs::is_fifo(Path("pipe")));
 }
 
+TEST_F(FilesTest, AStreamIsWrittenAsItComes) {
+  const auto write = [](std::ostream& out) {
+    out << "line " << 7 << '\n';
+    out << std::string(1 << 16, 'a');
+  };
+  ASSERT_TRUE(WriteStreamedFile(Path("a"), write).ok());
+  EXPECT_EQ(Read("a"), "line 7\n" + std::string(1 << 16, 'a'));
+  EXPECT_THAT(WriteStreamedFile("/dev/full", write).ToString(),
+              HasSubstr("/dev/full: cannot be written (No space left on device)"));
+}
+
 TEST_F(FilesTest, WhatCannotBeWrittenIsNamedAndLeavesNothing) {
   EXPECT_THAT(WriteTextFile(Path("none/a"), "text").ToString(),
               HasSubstr(Path("none/a") + ": cannot be written"));

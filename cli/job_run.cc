@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -66,6 +67,9 @@ constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 constexpr double kSnapshotSeconds = 300;
 // Of the machine's memory, the part that a snapshot may take.
 constexpr uint64_t kSnapshotMemoryShare = 8;
+// Steps whose critical paths and kernel times are worked out after the run, the last ones of a
+// trace: enough for medians and means, however long the run.
+constexpr int64_t kMaxAnalysedSteps = 100;
 // The user is told how long it takes to run longer steps again.
 constexpr double kLongReplaySeconds = 120;
 
@@ -330,14 +334,7 @@ class JobRun {
     summary_.trace_capacity = session_options_.trace_capacity;
     summary_.trace_every = session_options_.trace_every;
     step_windows_ = trainer.step_windows();
-    const std::optional<actors::StepWindow> step =
-        actors::MedianTracedStep(plan_, events_, trainer.step_windows());
-    if (step.has_value()) {
-      summary_.path = actors::FindCriticalPath(plan_, events_, *step, &cores_);
-      summary_.mean_path = actors::MeanCriticalPath(plan_, events_, trainer.step_windows(),
-                                                    /*max_steps=*/100, &cores_);
-      summary_.replayed_step_s = ReplayStep();
-    }
+    AnalyseTrace();
     Parameters parameters;
     if (trained.ok() && model_.model != nullptr && HasHeldOut()) {
       ASSIGN_OR_RETURN(parameters, validator().KeepParameters(*session));
@@ -441,10 +438,26 @@ class JobRun {
     environment_.err << std::endl;
   }
 
-  // Seconds of a step at the median times of the kernels in the trace; NaN: it cannot be replayed.
-  double ReplayStep() const {
+  // What the last traced steps say of a step; nothing where none was traced as a whole.
+  void AnalyseTrace() {
+    if (!summary_.traced.has_value()) return;
+    const int64_t before = summary_.traced->last - kMaxAnalysedSteps * options_.trace_every;
+    std::vector<actors::TraceEvent> events;
+    std::copy_if(events_.begin(), events_.end(), std::back_inserter(events),
+                 [before](const actors::TraceEvent& event) { return event.step > before; });
+    const std::optional<actors::StepWindow> step =
+        actors::MedianTracedStep(plan_, events, step_windows_);
+    if (!step.has_value()) return;
+    summary_.path = actors::FindCriticalPath(plan_, events, *step, &cores_);
+    summary_.mean_path =
+        actors::MeanCriticalPath(plan_, events, step_windows_, kMaxAnalysedSteps, &cores_);
+    summary_.replayed_step_s = ReplayStep(events);
+  }
+
+  // Seconds of a step at the median times of the kernels; NaN: it cannot be replayed.
+  double ReplayStep(absl::Span<const actors::TraceEvent> events) const {
     const std::vector<std::vector<double>> times =
-        actors::MedianComputeSeconds(plan_, WithoutCoreSharing(plan_, events_, cores_));
+        actors::MedianComputeSeconds(plan_, WithoutCoreSharing(plan_, events, cores_));
     planner::ReplayOptions options;
     options.core_of_device = CoreOfDevice(cores_);
     options.compute_s = [&](uint32_t device, uint32_t actor) { return times[device][actor]; };
@@ -462,7 +475,7 @@ class JobRun {
     const std::optional<double> latency =
         job_.cluster.link_latency_us.has_value()
             ? std::optional<double>(*job_.cluster.link_latency_us * 1e-6)
-            : MeasuredLatency(plan_, events_, options.process_of_device,
+            : MeasuredLatency(plan_, events, options.process_of_device,
                               between_processes.bytes_per_s);
     between_processes.latency_s = latency.value_or(between_processes.latency_s);
     options.link = [&](uint32_t from, uint32_t to) {

@@ -199,6 +199,33 @@ std::string Cut(std::string line, int columns) {
   return line;
 }
 
+std::string Percent(double fraction) {
+  return std::isnan(fraction) ? "-" : fmt::format("{:.0f} %", 100 * fraction);
+}
+
+// "-": not known.
+std::string Rate(double per_s) {
+  if (std::isnan(per_s)) return "-";
+  return per_s < 100 ? fmt::format("{:.1f}", per_s) : fmt::format("{:.0f}", per_s);
+}
+
+std::string StageTable(const std::vector<StageRates>& stages, size_t num_rows, int columns) {
+  if (num_rows == 0) return "";
+  const auto line = [columns](const auto&... fields) {
+    return Cut(fmt::format("{:>6} {:>7} {:>6} {:>15} {:>10}", fields...), columns) + "\n";
+  };
+  std::string text = "\n" + line("STAGE", "DEVICES", "BUSY", "MICRO-BATCHES/S", "TOKENS/S");
+  for (size_t i = 0; i < num_rows; ++i) {
+    const StageRates& stage = stages[i];
+    StrAppend(&text, line(i, stage.num_devices, Percent(stage.busy), Rate(stage.microbatches_per_s),
+                          Rate(stage.tokens_per_s)));
+  }
+  if (num_rows < stages.size()) {
+    StrAppend(&text, "and ", Counted(stages.size() - num_rows, "more stage"), "\n");
+  }
+  return text;
+}
+
 }  // namespace
 
 double BusyFraction(const JobStatus& before, const JobStatus& after, uint32_t device) {
@@ -213,6 +240,46 @@ double BusyFraction(const JobStatus& before, const JobStatus& after, uint32_t de
   }
   const auto idle = static_cast<double>(second.idle_ns - first.idle_ns);
   return std::clamp(1 - idle / static_cast<double>(time), 0.0, 1.0);
+}
+
+std::vector<StageRates> RatesOfStages(const JobStatus& before, const JobStatus& after) {
+  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  struct Sums {
+    double busy = 0;
+    double microbatches_per_s = 0;
+    uint32_t num_known = 0;
+  };
+  std::vector<StageRates> stages;
+  std::vector<Sums> sums;
+  for (uint32_t d = 0; d < after.devices.size(); ++d) {
+    const uint32_t stage = after.devices[d].stage;
+    // What comes from a socket may name any stage.
+    if (stage >= after.devices.size()) continue;
+    if (stage >= stages.size()) {
+      stages.resize(stage + 1);
+      sums.resize(stage + 1);
+    }
+    ++stages[stage].num_devices;
+    const double busy = BusyFraction(before, after, d);
+    if (std::isnan(busy)) continue;
+    const actors::DeviceSnapshot& first = before.devices[d].state;
+    const actors::DeviceSnapshot& second = after.devices[d].state;
+    sums[stage].busy += busy;
+    sums[stage].microbatches_per_s +=
+        static_cast<double>(std::max<int64_t>(second.microbatches - first.microbatches, 0)) /
+        Seconds(second.age_ns - first.age_ns);
+    ++sums[stage].num_known;
+  }
+  const double tokens_per_microbatch =
+      after.tokens_per_s * after.step_time_s / static_cast<double>(after.microbatches);
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const double count = sums[i].num_known > 0 ? sums[i].num_known : kUnknown;
+    stages[i].busy = sums[i].busy / count;
+    stages[i].microbatches_per_s = sums[i].microbatches_per_s / count;
+    stages[i].tokens_per_s =
+        tokens_per_microbatch > 0 ? stages[i].microbatches_per_s * tokens_per_microbatch : kUnknown;
+  }
+  return stages;
 }
 
 std::string JobStatusJson(const JobStatus& status, const JobStatus* before) {
@@ -234,11 +301,27 @@ std::string JobStatusJson(const JobStatus& status, const JobStatus* before) {
                               ", \"step\": ", device.state.step + 1,
                               ", \"waiting_s\": ", JsonNumber(Seconds(device.state.still_ns)),
                               ", \"memory_bytes\": ", device.memory_bytes,
+                              ", \"microbatches\": ", device.state.microbatches,
+                              ", \"credits\": ", device.state.channels.credits,
+                              ", \"credits_in_use\": ", device.state.channels.credits_in_use,
+                              ", \"tokens_waiting\": ", device.state.channels.tokens_waiting,
+                              ", \"channel_bytes_in_use\": ", device.state.channels.bytes_in_use,
                               ", \"waits_for\": ", JsonList(device.waits_for));
     if (before != nullptr) {
       StrAppend(&text, ", \"busy\": ", JsonNumber(BusyFraction(*before, status, d), 4));
     }
     devices.push_back(text + "}");
+  }
+  std::string stages;
+  if (before != nullptr) {
+    std::vector<std::string> list;
+    for (const StageRates& stage : RatesOfStages(*before, status)) {
+      list.push_back(StrCat("{\"stage\": ", list.size(), ", \"devices\": ", stage.num_devices,
+                            ", \"busy\": ", JsonNumber(stage.busy, 4),
+                            ", \"microbatches_per_s\": ", JsonNumber(stage.microbatches_per_s),
+                            ", \"tokens_per_s\": ", JsonNumber(stage.tokens_per_s), "}"));
+    }
+    stages = StrCat("\"stages\": [", StrJoin(list, ", "), "], ");
   }
   std::vector<std::string> processes;
   for (const ProcessSnapshot& process : status.processes) {
@@ -262,8 +345,8 @@ std::string JobStatusJson(const JobStatus& status, const JobStatus* before) {
   for (const std::vector<uint32_t>& cycle : status.cycles) cycles.push_back(JsonList(cycle));
   return StrCat(
       "{\"waits\": [", StrJoin(waits, ", "), "], \"roots\": [", StrJoin(roots, ", "),
-      "], \"cycles\": [", StrJoin(cycles, ", "), "], \"devices\": [", StrJoin(devices, ", "),
-      "], \"processes\": [", StrJoin(processes, ", "),
+      "], \"cycles\": [", StrJoin(cycles, ", "), "], ", stages, "\"devices\": [",
+      StrJoin(devices, ", "), "], \"processes\": [", StrJoin(processes, ", "),
       "], \"job\": {\"id\": ", JsonString(status.id), ", \"name\": ", JsonString(status.name),
       ", \"strategy\": ", JsonString(status.strategy), ", \"pid\": ", status.pid,
       ", \"host\": ", JsonString(status.host), ", \"activity\": ", JsonString(status.activity),
@@ -308,15 +391,22 @@ std::string TopText(const JobStatus& status, const JobStatus* before, int max_ro
   if (!numbers.empty()) StrAppend(&text, Cut(numbers, columns), "\n");
   if (!status.note.empty()) StrAppend(&text, Cut(Printable(status.note), columns), "\n");
   if (status.devices.empty()) return text;
+  const size_t num_rows = max_rows > 0 ? static_cast<size_t>(max_rows) : SIZE_MAX;
+  size_t num_device_rows = std::min(status.devices.size(), num_rows);
+  if (before != nullptr) {
+    const std::vector<StageRates> stages = RatesOfStages(*before, status);
+    // With little room, devices come first.
+    const size_t num_stage_rows =
+        std::min(stages.size(), std::max(num_rows - num_device_rows, num_rows / 3));
+    StrAppend(&text, StageTable(stages, num_stage_rows, columns));
+    num_device_rows = std::min(num_device_rows, num_rows - num_stage_rows);
+  }
   StrAppend(&text, "\n",
             Cut(fmt::format("{:>6} {:>5} {:>4} {:>6} {:>6} {:>10} {:>10}  {}", "DEVICE", "STAGE",
                             "NODE", "STEP", "BUSY", "PLANNED", "RESIDENT", "DOES"),
                 columns),
             "\n");
-  const size_t num_rows = max_rows > 0 && status.devices.size() > static_cast<size_t>(max_rows)
-                              ? static_cast<size_t>(max_rows)
-                              : status.devices.size();
-  for (uint32_t d = 0; d < num_rows; ++d) {
+  for (uint32_t d = 0; d < num_device_rows; ++d) {
     const JobStatus::Device& device = status.devices[d];
     const ProcessSnapshot* const process = ProcessOf(status, d);
     const double busy = before != nullptr ? BusyFraction(*before, status, d)
@@ -337,14 +427,13 @@ std::string TopText(const JobStatus& status, const JobStatus* before, int max_ro
         Cut(fmt::format("{:>6} {:>5} {:>4} {:>6} {:>6} {:>10} {:>10}  {}", d, device.stage,
                         process == nullptr ? 0 : process->rank,
                         device.state.state == State::kSilent ? "-" : StrCat(device.state.step + 1),
-                        std::isnan(busy) ? "-" : fmt::format("{:.0f} %", 100 * busy),
-                        Bytes(device.memory_bytes), is_first ? Bytes(process->resident_bytes) : "",
-                        does),
+                        Percent(busy), Bytes(device.memory_bytes),
+                        is_first ? Bytes(process->resident_bytes) : "", does),
             columns),
         "\n");
   }
-  if (num_rows < status.devices.size()) {
-    StrAppend(&text, "and ", Counted(status.devices.size() - num_rows, "more device"), "\n");
+  if (num_device_rows < status.devices.size()) {
+    StrAppend(&text, "and ", Counted(status.devices.size() - num_device_rows, "more device"), "\n");
   }
   return text;
 }

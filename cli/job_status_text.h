@@ -5,7 +5,9 @@
 #ifndef PENSTOCK_CLI_JOB_STATUS_TEXT_H_
 #define PENSTOCK_CLI_JOB_STATUS_TEXT_H_
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "actors/cluster/job_status.h"
 
@@ -16,13 +18,27 @@ namespace penstock::cli {
 double BusyFraction(const actors::JobStatus& before, const actors::JobStatus& after,
                     uint32_t device);
 
-// One JSON object, without a newline. With `before`, an earlier look, devices have "busy".
+// A stage between two looks. NaN: not known.
+struct StageRates {
+  uint32_t num_devices = 0;
+  double busy = 0;                // mean of its devices
+  double microbatches_per_s = 0;  // likewise: each works on its part of a micro-batch
+  double tokens_per_s = 0;        // at the tokens of the job's last step
+};
+
+// By stage.
+std::vector<StageRates> RatesOfStages(const actors::JobStatus& before,
+                                      const actors::JobStatus& after);
+
+// One JSON object, without a newline. With `before`, an earlier look, devices have "busy" and there
+// are "stages".
 std::string JobStatusJson(const actors::JobStatus& status, const actors::JobStatus* before);
 
 // What each device does, and which it waits for: a tree below each root, and the cycles.
 std::string StackText(const actors::JobStatus& status);
 
-// A table of the devices. At most `max_rows` of them; 0: all. Lines are cut at `columns`; 0: not.
+// A table of the stages, with `before`, and one of the devices. At most `max_rows` rows; 0: all.
+// Lines are cut at `columns`; 0: not.
 std::string TopText(const actors::JobStatus& status, const actors::JobStatus* before, int max_rows,
                     int columns);
 

@@ -120,6 +120,71 @@ TEST(BusyFractionTest, IsOfTheTimeBetweenTwoLooks) {
   EXPECT_TRUE(std::isnan(BusyFraction(before, after, 9)));
 }
 
+// Two stages of two devices each, with 4 micro-batches of 32 tokens a step, two seconds apart.
+struct TwoLooks {
+  TwoLooks() {
+    after.microbatches = 4;
+    after.step_time_s = 0.5;
+    after.tokens_per_s = 256;
+    after.devices.resize(4);
+    for (uint32_t d = 0; d < 4; ++d) {
+      after.devices[d].stage = d / 2;
+      after.devices[d].state.device = d;
+      after.devices[d].state.state = State::kRunning;
+    }
+    before = after;
+    for (uint32_t d = 0; d < 4; ++d) {
+      after.devices[d].state.age_ns = 2'000'000'000;
+      after.devices[d].state.idle_ns = d * 500'000'000;
+      after.devices[d].state.microbatches = 20 - 2 * d;
+    }
+  }
+
+  JobStatus before;
+  JobStatus after;
+};
+
+TEST(RatesOfStagesTest, AreMeansOfTheDevicesThatAnswer) {
+  TwoLooks looks;
+  std::vector<StageRates> stages = RatesOfStages(looks.before, looks.after);
+  ASSERT_EQ(stages.size(), 2u);
+  EXPECT_EQ(stages[1].num_devices, 2u);
+  EXPECT_DOUBLE_EQ(stages[0].busy, 0.875);
+  EXPECT_DOUBLE_EQ(stages[0].microbatches_per_s, 9.5);
+  EXPECT_DOUBLE_EQ(stages[0].tokens_per_s, 9.5 * 32);
+  EXPECT_DOUBLE_EQ(stages[1].microbatches_per_s, 7.5);
+
+  looks.after.devices[0].state.state = State::kSilent;
+  looks.after.devices[2].state.state = State::kSilent;
+  looks.after.devices[3].state.state = State::kSilent;
+  looks.after.tokens_per_s = 0;  // of a job without tokens
+  stages = RatesOfStages(looks.before, looks.after);
+  EXPECT_DOUBLE_EQ(stages[0].microbatches_per_s, 9);
+  EXPECT_TRUE(std::isnan(stages[0].tokens_per_s));
+  EXPECT_TRUE(std::isnan(stages[1].busy));
+  EXPECT_TRUE(std::isnan(stages[1].microbatches_per_s));
+}
+
+// A session that has begun anew counts from 0.
+TEST(RatesOfStagesTest, AreNotKnownAcrossSessions) {
+  const TwoLooks looks;
+  const std::vector<StageRates> stages = RatesOfStages(looks.after, looks.before);
+  EXPECT_TRUE(std::isnan(stages[0].microbatches_per_s));
+}
+
+TEST(TopTextTest, HasARowAStage) {
+  const TwoLooks looks;
+  const std::string text = TopText(looks.after, &looks.before, 0, 0);
+  EXPECT_THAT(text, HasSubstr("\n STAGE DEVICES   BUSY MICRO-BATCHES/S   TOKENS/S\n"
+                              "     0       2   88 %             9.5        304\n"
+                              "     1       2   38 %             7.5        240\n"));
+  EXPECT_THAT(TopText(looks.after, nullptr, 0, 0), Not(HasSubstr("MICRO-BATCHES/S")));
+  // Of three rows, one is of a stage.
+  const std::string few = TopText(looks.after, &looks.before, 3, 0);
+  EXPECT_THAT(few, HasSubstr("and 1 more stage\n"));
+  EXPECT_THAT(few, HasSubstr("and 2 more devices\n"));
+}
+
 TEST(TopTextTest, HasARowADevice) {
   JobStatus before = FourDevices();
   before.loss = 3.5;
@@ -161,6 +226,24 @@ TEST(JobStatusJsonTest, HasTheKeysOfScripts) {
   EXPECT_EQ(json["job"]["id"], "abc");
   EXPECT_EQ(json["step"], 7);
   EXPECT_TRUE(json["loss"].is_null());  // no step has been done
+  EXPECT_FALSE(nlohmann::json::parse(JobStatusJson(status, nullptr)).contains("stages"));
+}
+
+TEST(JobStatusJsonTest, HasWhatStagesDo) {
+  TwoLooks looks;
+  looks.after.devices[1].state.channels = {
+      .credits = 8, .credits_in_use = 3, .tokens_waiting = 2, .bytes_in_use = 640};
+  const nlohmann::json json = nlohmann::json::parse(JobStatusJson(looks.after, &looks.before));
+  ASSERT_EQ(json["stages"].size(), 2u);
+  EXPECT_EQ(json["stages"][1]["stage"], 1);
+  EXPECT_EQ(json["stages"][1]["devices"], 2);
+  EXPECT_EQ(json["stages"][1]["microbatches_per_s"], 7.5);
+  EXPECT_EQ(json["stages"][1]["tokens_per_s"], 240);
+  EXPECT_EQ(json["devices"][1]["microbatches"], 18);
+  EXPECT_EQ(json["devices"][1]["credits"], 8);
+  EXPECT_EQ(json["devices"][1]["credits_in_use"], 3);
+  EXPECT_EQ(json["devices"][1]["tokens_waiting"], 2);
+  EXPECT_EQ(json["devices"][1]["channel_bytes_in_use"], 640);
 }
 
 }  // namespace

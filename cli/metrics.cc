@@ -73,6 +73,16 @@ void AddDevices(const JobStatus& status, std::vector<MetricFamily>* families) {
                  "Sends, receives and collectives of a device that are under way.");
   Family memory(MetricType::Gauge, "penstock_device_planned_memory_bytes",
                 "Memory that the plan gives a device.");
+  Family microbatches(MetricType::Counter, "penstock_device_microbatches_total",
+                      "Micro-batches that have passed through all phases of a device.");
+  Family credits(MetricType::Gauge, "penstock_device_credits",
+                 "Credits of the channels between the phases of a device, used or not.");
+  Family credits_in_use(MetricType::Gauge, "penstock_device_credits_in_use",
+                        "Credits that producers have taken and consumers have not returned.");
+  Family tokens(MetricType::Gauge, "penstock_device_tokens_waiting",
+                "Tokens that wait in the channels between the phases of a device.");
+  Family channel_bytes(MetricType::Gauge, "penstock_device_channel_memory_bytes",
+                       "Memory of the values in these channels, of what the plan gives a device.");
   Family waiting(MetricType::Gauge, "penstock_device_waiting_seconds",
                  "Since when a device has had nothing to run in the step under way; 0 where it "
                  "runs.");
@@ -91,9 +101,17 @@ void AddDevices(const JobStatus& status, std::vector<MetricFamily>* families) {
     add_idle(state.transfer_ns, "transfer");
     add_idle(state.idle_ns - state.collective_ns - state.transfer_ns, "nothing");
     pending.Add(device.num_pending, labels);
+    microbatches.Add(static_cast<double>(state.microbatches), labels);
+    credits.Add(static_cast<double>(state.channels.credits), labels);
+    credits_in_use.Add(static_cast<double>(state.channels.credits_in_use), labels);
+    tokens.Add(static_cast<double>(state.channels.tokens_waiting), labels);
+    channel_bytes.Add(static_cast<double>(state.channels.bytes_in_use), labels);
     waiting.Add(state.state == State::kWaiting ? Seconds(state.still_ns) : 0, labels);
   }
-  for (Family* family : {&busy, &idle, &pending, &memory, &waiting}) family->AddTo(families);
+  for (Family* family : {&busy, &idle, &microbatches, &pending, &credits, &credits_in_use, &tokens,
+                         &memory, &channel_bytes, &waiting}) {
+    family->AddTo(families);
+  }
 }
 
 void AddProcesses(const JobStatus& status, std::vector<MetricFamily>* families) {

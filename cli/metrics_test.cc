@@ -57,6 +57,8 @@ actors::JobStatus TwoDevices() {
   waiting.collective_ns = 1'000'000'000;
   waiting.transfer_ns = 2'000'000'000;
   waiting.still_ns = 500'000'000;
+  waiting.microbatches = 24;
+  waiting.channels = {.credits = 8, .credits_in_use = 3, .tokens_waiting = 2, .bytes_in_use = 640};
   status.devices[0].memory_bytes = 1000;
   status.devices[1].state.device = 1;
   status.devices[1].stage = 1;
@@ -90,6 +92,11 @@ TEST(MetricsTest, TellsOfStepsDevicesAndProcesses) {
            "{device=\"0\",stage=\"0\",during=\"nothing\"} 3\n",
            "penstock_device_waiting_seconds{device=\"0\",stage=\"0\"} 0.5\n",
            "penstock_device_planned_memory_bytes{device=\"0\",stage=\"0\"} 1000\n",
+           "penstock_device_microbatches_total{device=\"0\",stage=\"0\"} 24\n",
+           "penstock_device_credits{device=\"0\",stage=\"0\"} 8\n",
+           "penstock_device_credits_in_use{device=\"0\",stage=\"0\"} 3\n",
+           "penstock_device_tokens_waiting{device=\"0\",stage=\"0\"} 2\n",
+           "penstock_device_channel_memory_bytes{device=\"0\",stage=\"0\"} 640\n",
            "penstock_node_up{rank=\"0\",host=\"a\"} 1\n",
            "penstock_node_up{rank=\"1\",host=\"b\"} 0\n",
            "penstock_node_heartbeat_age_seconds{rank=\"1\",host=\"b\"} 2.5\n",
@@ -104,6 +111,7 @@ TEST(MetricsTest, TellsOfStepsDevicesAndProcesses) {
   }
   // Nothing is known of a device that does not answer, but what the plan says.
   EXPECT_THAT(text, Not(HasSubstr("penstock_device_busy_seconds_total{device=\"1\"")));
+  EXPECT_THAT(text, Not(HasSubstr("penstock_device_credits{device=\"1\"")));
 }
 
 TEST(MetricsTest, WhatWasCountedIsThereWithoutDevices) {

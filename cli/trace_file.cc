@@ -1,6 +1,6 @@
 #include "cli/trace_file.h"
 
-#include <sstream>
+#include <ostream>
 
 #include "cli/files.h"
 
@@ -11,13 +11,13 @@ namespace penstock::cli {
 absl::Status WriteTraceFile(const std::string& path, const planner::Plan& plan,
                             absl::Span<const actors::TraceEvent> events,
                             const actors::TraceContext& context) {
-  std::ostringstream bytes;
-  if (HasSuffix(path, ".json")) {
-    actors::WriteTraceJson(plan, events, bytes);
-  } else {
-    actors::WritePerfettoTrace(plan, events, context, bytes);
-  }
-  return WriteTextFile(path, bytes.str());
+  return WriteStreamedFile(path, [&](std::ostream& out) {
+    if (HasSuffix(path, ".json")) {
+      actors::WriteTraceJson(plan, events, out);
+    } else {
+      actors::WritePerfettoTrace(plan, events, context, out);
+    }
+  });
 }
 
 }  // namespace penstock::cli

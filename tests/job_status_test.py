@@ -262,6 +262,7 @@ class JobStatusTest(unittest.TestCase):
         self.assertTrue(text.startswith("\x1b[?1049h\x1b[?25l"), text[:40])
         self.assertTrue(text.endswith("\x1b[?25h\x1b[?1049l"), text[-40:])
         self.assertRegex(text, r"\d+ %")
+        self.assertIn("MICRO-BATCHES/S", text)
         # One that watches sees the end of the job.
         watching = self.start("top", "--json")
         json.loads("{" + self.read_line(watching.out, "{"))
@@ -320,7 +321,14 @@ class JobStatusTest(unittest.TestCase):
             self.assertGreater(values[f"penstock_device_busy_seconds_total{{{labels}}}"], 0)
             self.assertGreater(
                 values[f'penstock_device_idle_seconds_total{{{labels},during="transfer"}}'], 0)
-            self.assertGreater(values[f"penstock_device_planned_memory_bytes{{{labels}}}"], 0)
+            planned = values[f"penstock_device_planned_memory_bytes{{{labels}}}"]
+            self.assertGreater(planned, 0)
+            self.assertLess(values[f"penstock_device_channel_memory_bytes{{{labels}}}"], planned)
+            self.assertGreater(values[f"penstock_device_credits{{{labels}}}"], 0)
+            self.assertLessEqual(values[f"penstock_device_credits_in_use{{{labels}}}"],
+                                 values[f"penstock_device_credits{{{labels}}}"])
+            self.assertIn(f"penstock_device_tokens_waiting{{{labels}}}", values)
+            self.assertGreaterEqual(values[f"penstock_device_microbatches_total{{{labels}}}"], 7)
         self.assertEqual(sum(v for k, v in values.items() if k.startswith("penstock_node_up")), 2)
 
         request = urllib.request.Request(url, headers={"Host": "evil.example"})

@@ -228,6 +228,15 @@ struct DeviceState {
   waits @8 :List(DeviceWait);
   collectiveNs @9 :Int64;
   transferNs @10 :Int64;
+  microbatches @11 :Int64;
+  channels @12 :ChannelUse;
+}
+
+struct ChannelUse {
+  credits @0 :UInt64;
+  creditsInUse @1 :UInt64;
+  tokensWaiting @2 :UInt64;
+  bytesInUse @3 :UInt64;
 }
 
 struct DeviceWait {
@@ -256,6 +265,7 @@ struct JobStatus {
   waits @15 :List(ActorWait);
   roots @16 :List(UInt32);
   cycles @17 :List(List(UInt32));
+  microbatches @18 :Int64;
 
   struct Process {
     rank @0 :UInt32;

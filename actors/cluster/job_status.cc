@@ -11,6 +11,7 @@ void AddDevices(const planner::Plan& plan, EngineSnapshot snapshot, JobStatus* s
   status->roots = std::move(chains.roots);
   status->cycles = std::move(chains.cycles);
   status->processes = std::move(snapshot.processes);
+  status->microbatches = plan.num_microbatches;
   status->devices.clear();
   for (uint32_t d = 0; d < plan.devices.size(); ++d) {
     const planner::DevicePlan& device = plan.devices[d];

@@ -34,6 +34,7 @@ struct JobStatus {
   std::string note;      // why there are no devices; empty: there are
   int64_t steps_done = 0;
   int64_t steps = 0;                                       // of the job
+  int64_t microbatches = 1;                                // of a step
   double loss = std::numeric_limits<double>::quiet_NaN();  // of the last step; NaN: none yet
   double step_time_s = 0;                                  // likewise; 0: none yet
   double tokens_per_s = 0;                                 // likewise

@@ -39,6 +39,7 @@ JobStatus SomeStatus() {
   status.activity = "training";
   status.steps_done = 7;
   status.steps = 50;
+  status.microbatches = 4;
   status.loss = 3.25;
   status.step_time_s = 0.5;
   status.tokens_per_s = 1000;
@@ -60,6 +61,8 @@ JobStatus SomeStatus() {
   waiting.collective_ns = 20;
   waiting.transfer_ns = 30;
   waiting.still_ns = 40;
+  waiting.microbatches = 28;
+  waiting.channels = {.credits = 8, .credits_in_use = 3, .tokens_waiting = 2, .bytes_in_use = 640};
   status.devices[0].memory_bytes = 77;
   status.devices[0].num_pending = 3;
   status.devices[0].waits_for = {1};
@@ -128,6 +131,7 @@ TEST_F(StatusPortTest, TellsAllOfTheStatus) {
   EXPECT_EQ(status->note, "");
   EXPECT_EQ(status->steps_done, 7);
   EXPECT_EQ(status->steps, 50);
+  EXPECT_EQ(status->microbatches, 4);
   EXPECT_EQ(status->loss, 3.25);
   EXPECT_EQ(status->step_time_s, 0.5);
   EXPECT_EQ(status->tokens_per_s, 1000);
@@ -146,6 +150,8 @@ TEST_F(StatusPortTest, TellsAllOfTheStatus) {
   EXPECT_EQ(device.state.collective_ns, 20);
   EXPECT_EQ(device.state.transfer_ns, 30);
   EXPECT_EQ(device.state.still_ns, 40);
+  EXPECT_EQ(device.state.microbatches, 28);
+  EXPECT_EQ(device.state.channels, expected.devices[0].state.channels);
   EXPECT_EQ(device.memory_bytes, 77u);
   EXPECT_EQ(device.num_pending, 3u);
   EXPECT_THAT(device.waits_for, ElementsAre(1));

@@ -50,6 +50,12 @@ void WriteDevice(const DeviceSnapshot& device, DeviceState::Builder out) {
   out.setStillNs(device.still_ns);
   out.setCollectiveNs(device.collective_ns);
   out.setTransferNs(device.transfer_ns);
+  out.setMicrobatches(device.microbatches);
+  auto channels = out.initChannels();
+  channels.setCredits(device.channels.credits);
+  channels.setCreditsInUse(device.channels.credits_in_use);
+  channels.setTokensWaiting(device.channels.tokens_waiting);
+  channels.setBytesInUse(device.channels.bytes_in_use);
   out.setCommunications(
       kj::ArrayPtr<const uint64_t>(device.communications.data(), device.communications.size()));
   auto waits = out.initWaits(Bounded(device.waits.size(), kMaxDeviceWaits));
@@ -75,6 +81,10 @@ DeviceSnapshot ReadDevice(DeviceState::Reader reader) {
   device.collective_ns = std::clamp<int64_t>(reader.getCollectiveNs(), 0, device.idle_ns);
   device.transfer_ns =
       std::clamp<int64_t>(reader.getTransferNs(), 0, device.idle_ns - device.collective_ns);
+  device.microbatches = std::max<int64_t>(reader.getMicrobatches(), 0);
+  const auto channels = reader.getChannels();
+  device.channels = {channels.getCredits(), channels.getCreditsInUse(),
+                     channels.getTokensWaiting(), channels.getBytesInUse()};
   const auto communications = reader.getCommunications();
   for (unsigned i = 0; i < Bounded(communications.size(), kMaxCommunications); ++i) {
     device.communications.push_back(communications[i]);
@@ -129,6 +139,7 @@ void WriteJobStatus(const actors::JobStatus& status, JobStatus::Builder builder)
   builder.setNote(Cut(status.note).c_str());
   builder.setStepsDone(status.steps_done);
   builder.setSteps(status.steps);
+  builder.setMicrobatches(status.microbatches);
   builder.setLoss(status.loss);
   builder.setStepTimeS(status.step_time_s);
   builder.setTokensPerS(status.tokens_per_s);
@@ -185,6 +196,7 @@ absl::StatusOr<actors::JobStatus> ReadJobStatus(JobStatus::Reader reader) {
   status.note = ReadText(reader.getNote());
   status.steps_done = reader.getStepsDone();
   status.steps = reader.getSteps();
+  status.microbatches = std::max<int64_t>(reader.getMicrobatches(), 1);
   status.loss = reader.getLoss();
   status.step_time_s = reader.getStepTimeS();
   status.tokens_per_s = reader.getTokensPerS();

@@ -23,6 +23,16 @@ struct DeviceWait {
   std::string line = {};  // of a report; empty: the one before it says this, too
 };
 
+// What is in use of the channels that carry values between the phases of a device. A device that
+// launches ahead counts what it has launched.
+struct ChannelUse {
+  uint64_t credits = 0;  // in all: the tokens that the channels have room for
+  uint64_t credits_in_use = 0;
+  uint64_t tokens_waiting = 0;
+  uint64_t bytes_in_use = 0;  // of channel registers, from the start of the phase that fills them
+  friend bool operator==(const ChannelUse&, const ChannelUse&) = default;
+};
+
 struct DeviceSnapshot {
   enum class State : uint8_t {
     kSilent,   // nothing is known: its process does not answer
@@ -40,6 +50,8 @@ struct DeviceSnapshot {
   // Of that, while a collective of the device was under way, and while other communication was.
   int64_t collective_ns = 0;
   int64_t transfer_ns = 0;
+  int64_t microbatches = 0;  // that have passed through all phases of its compute lane
+  ChannelUse channels;
   int64_t still_ns = 0;  // since when it has had nothing to run; 0: it runs
   // Starts and completions of each communicating actor: odd while it is under way. Empty: silent.
   std::vector<uint64_t> communications;

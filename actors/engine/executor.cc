@@ -294,7 +294,7 @@ void DeviceExecutor::ReportAvailable() {
       available -= started;
       for (uint32_t i = 0; i < phase.num_counters; ++i) {
         const TokenCounter& counter = counters_[phase.first_counter + i];
-        available = std::min<int64_t>(available, counter.count / counter.need);
+        available = std::min<int64_t>(available, counter.count() / counter.need);
       }
       available += started;
     }
@@ -351,8 +351,8 @@ void DeviceExecutor::Start(uint32_t index) {
   }
   for (uint32_t i = 0; i < phase.num_counters; ++i) {
     TokenCounter& counter = counters_[phase.first_counter + i];
-    counter.count -= counter.need;
-    if (counter.count < counter.need) ++phase.missing;
+    counter.Take();
+    if (counter.is_short()) ++phase.missing;
   }
   for (uint32_t i = 0; i < phase.num_groups; ++i) {
     const SlotGroup& group = groups_[phase.first_group + i];
@@ -557,9 +557,9 @@ void DeviceExecutor::AddTokens(const Actor& actor) {
   const Increment* increment = increments_.data() + actor.first_increment;
   for (uint32_t i = 0; i < actor.num_increments; ++i) {
     TokenCounter& counter = counters_[increment[i].counter];
-    const bool was_short = counter.count < counter.need;
-    counter.count += increment[i].amount;
-    if (was_short && counter.count >= counter.need && --phases_[counter.phase].missing == 0) {
+    const bool was_short = counter.is_short();
+    counter.Add(increment[i].amount);
+    if (was_short && !counter.is_short() && --phases_[counter.phase].missing == 0) {
       QueueIfOpen(counter.phase);
     }
   }

@@ -297,6 +297,8 @@ class DeviceExecutor {
   std::string NameOf(uint32_t actor) const;
   std::string InstanceName(uint32_t phase) const;
   std::string InstanceName(uint32_t phase, int64_t step, int64_t microbatch) const;
+  int64_t MicrobatchesDone(int64_t steps_done) const;
+  ChannelUse ChannelsInUse() const;
   void AddMissing(uint32_t phase, std::string line, std::vector<DeviceWait>* waits) const;
   std::string DescribeComm(const Comm& comm) const;
 

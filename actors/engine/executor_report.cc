@@ -1,6 +1,7 @@
 // What a device executor tells of itself: traces, and what it waits for.
 
 #include <algorithm>
+#include <utility>
 
 #include "actors/engine/executor.h"
 #include "actors/engine/step_name.h"
@@ -32,12 +33,11 @@ void DeviceExecutor::Trace(const LaneStream::Mark& what, int64_t end_ns) {
 }
 
 std::vector<TraceEvent> DeviceExecutor::TakeTrace() {
-  std::vector<TraceEvent> taken(trace_.begin() + static_cast<std::ptrdiff_t>(oldest_event_),
-                                trace_.end());
-  taken.insert(taken.end(), trace_.begin(),
-               trace_.begin() + static_cast<std::ptrdiff_t>(oldest_event_));
-  trace_.clear();
+  std::rotate(trace_.begin(), trace_.begin() + static_cast<std::ptrdiff_t>(oldest_event_),
+              trace_.end());
   oldest_event_ = 0;
+  std::vector<TraceEvent> taken = std::exchange(trace_, {});
+  trace_.reserve(options_.trace_capacity);
   // Ends of communication are noticed late.
   std::stable_sort(taken.begin(), taken.end(),
                    [](const TraceEvent& a, const TraceEvent& b) { return a.end_ns < b.end_ns; });
@@ -98,13 +98,13 @@ void DeviceExecutor::AddMissing(uint32_t index, std::string line,
   const size_t first = waits->size();
   for (uint32_t i = 0; i < phase.num_counters && waits->size() < kMaxDescribedLines; ++i) {
     const TokenCounter& counter = counters_[phase.first_counter + i];
-    if (counter.count >= counter.need) continue;
+    if (!counter.is_short()) continue;
     const TokenCounterInfo& info = counter_infos_[phase.first_counter + i];
     const planner::ChannelPlan& channel = device_plan_.channels[info.channel];
     const uint32_t waiting = info.is_credit ? channel.producer : channel.consumer;
     const uint32_t other = info.is_credit ? channel.consumer : channel.producer;
     std::string what = StrCat(info.is_credit ? "credits" : "tokens", " from '", NameOf(other), "' ",
-                              counter.count, " of ", counter.need);
+                              counter.count(), " of ", counter.need);
     StrAppend(&line, waits->size() > first ? "; " : "", what);
     waits->push_back({NameOf(waiting), std::move(what)});
   }
@@ -229,6 +229,47 @@ std::vector<std::string> DeviceExecutor::Describe() const {
   return lines;
 }
 
+int64_t DeviceExecutor::MicrobatchesDone(int64_t steps_done) const {
+  int64_t least = steps_done * num_microbatches_;
+  bool has_phase = false;
+  for (uint32_t type = 0; type < phase_of_type_.size(); ++type) {
+    if (stage_ == nullptr || phase_of_type_[type] == kNone) continue;
+    const int64_t completed = stage_->counts[type].completed.load(std::memory_order_relaxed);
+    least = has_phase ? std::min(least, completed) : completed;
+    has_phase = true;
+  }
+  return least;
+}
+
+ChannelUse DeviceExecutor::ChannelsInUse() const {
+  ChannelUse use;
+  std::vector<uint64_t> slots(device_plan_.registers.size(), 0);  // in use, of each register
+  for (size_t i = 0; i < counters_.size(); ++i) {
+    const planner::ChannelPlan& channel = device_plan_.channels[counter_infos_[i].channel];
+    if (channel.reg == kNone) continue;
+    const uint64_t count = counters_[i].count();
+    if (!counter_infos_[i].is_credit) {
+      use.tokens_waiting += count;
+      continue;
+    }
+    // The counts of one moment are not read all at once.
+    const uint64_t in_use = channel.capacity - std::min<uint64_t>(count, channel.capacity);
+    use.credits += channel.capacity;
+    use.credits_in_use += in_use;
+    const planner::RegisterPlan& reg = device_plan_.registers[channel.reg];
+    const uint64_t firings =
+        planner::FiringsPerStep(plan_, device_plan_.phases[counters_[i].phase]);
+    const uint64_t per_slot = planner::TokensPerSlot(plan_, reg, firings * channel.produce);
+    slots[channel.reg] = std::max(slots[channel.reg], (in_use + per_slot - 1) / per_slot);
+  }
+  for (size_t r = 0; r < slots.size(); ++r) {
+    const planner::RegisterPlan& reg = device_plan_.registers[r];
+    if (reg.register_class != planner::RegisterClass::kChannel) continue;
+    use.bytes_in_use += slots[r] * reg.slot_bytes;
+  }
+  return use;
+}
+
 DeviceSnapshot DeviceExecutor::Snapshot() const {
   DeviceSnapshot snapshot;
   snapshot.device = device_index_;
@@ -258,6 +299,8 @@ DeviceSnapshot DeviceExecutor::Snapshot() const {
     snapshot.still_ns = 0;
     if (actor != kNone) snapshot.running = NameOf(actor);
   }
+  snapshot.microbatches = MicrobatchesDone(completed);
+  snapshot.channels = ChannelsInUse();
   AppendCommunications(&snapshot.communications);
   snapshot.communications.resize(communication_counts_.size());  // those of the plan
   return snapshot;

@@ -775,6 +775,49 @@ TEST_F(ExecutorTest, KernelThatCannotBeMadeIsNamed) {
   EXPECT_EQ(harness.status().message(), "actor h3.attn on device 0: no such thing in f64");
 }
 
+// F stashes a value for both kernels of B; two micro-batches.
+TEST_F(ExecutorTest, ASnapshotCountsCreditsTokensAndBytesOfChannels) {
+  EnginePlanBuilder b(2, "gpipe");
+  b.AddDevice();
+  const uint32_t stash = b.AddRegister(0, 2);
+  b.BeginPhase(0, "F", PhaseKind::kForward);
+  const uint32_t f = b.AddKernel(0, "f", "t.iota", {}, {stash});
+  b.BeginPhase(0, "B", PhaseKind::kBackward);
+  for (const char* name : {"g", "h"}) {
+    const uint32_t out = b.AddRegister(0);
+    b.AddChannel(0, f, b.AddKernel(0, name, "t.affine", {stash}, {out}), 1, 1, 2);
+  }
+  planner::Plan plan = b.Build();
+  for (uint32_t c = 0; c < 2; ++c) plan.devices[0].channels[c].reg = stash;
+  const uint64_t slot_bytes = plan.devices[0].registers[stash].slot_bytes;
+  HarnessOptions options;
+  options.acts_per_poll = 1;
+  std::unique_ptr<EngineHarness> harness = Start(plan, options);
+  ASSERT_NE(harness, nullptr);
+  const struct {
+    ChannelUse channels;
+    int64_t microbatches = 0;
+  } after_polls[] = {
+      {{4, 0, 0, 0}, 0},
+      {{4, 2, 2, slot_bytes}, 0},      // F of the first micro-batch
+      {{4, 4, 4, 2 * slot_bytes}, 0},  // F of the second
+      {{4, 3, 2, 2 * slot_bytes}, 0},  // g, which gives back its credit; h still reads the slot
+      {{4, 2, 2, slot_bytes}, 1},      // h
+      {{4, 1, 0, slot_bytes}, 1},
+      {{4, 0, 0, 0}, 2},
+  };
+  harness->Submit({});
+  EXPECT_TRUE(harness->stage(0).Poll());
+  for (size_t i = 0; i < std::size(after_polls); ++i) {
+    if (i > 0) {
+      EXPECT_TRUE(harness->executor(0).Poll());
+    }
+    const DeviceSnapshot snapshot = harness->executor(0).Snapshot();
+    EXPECT_EQ(snapshot.channels, after_polls[i].channels) << "after " << i << " acts";
+    EXPECT_EQ(snapshot.microbatches, after_polls[i].microbatches) << "after " << i << " acts";
+  }
+}
+
 TEST_F(ExecutorTest, TraceHasEveryActorOfEveryInstance) {
   for (const bool is_emulated : {false, true}) {
     HarnessOptions options;

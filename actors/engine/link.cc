@@ -364,11 +364,10 @@ class Linker {
       Phase& phase = out_.phases[gate.phase];
       const uint32_t counter = static_cast<uint32_t>(out_.counters.size());
       if (phase.num_counters++ == 0) phase.first_counter = counter;
-      TokenCounter& entry = out_.counters.emplace_back();
-      entry.phase = gate.phase;
-      entry.need = gate.is_credit ? channel.produce : channel.consume;
-      entry.count = gate.is_credit ? channel.capacity - channel.initial : channel.initial;
-      if (entry.count < entry.need) ++phase.missing;
+      const TokenCounter& entry = out_.counters.emplace_back(
+          gate.is_credit ? channel.capacity - channel.initial : channel.initial,
+          gate.is_credit ? channel.produce : channel.consume, gate.phase);
+      if (entry.is_short()) ++phase.missing;
       out_.counter_infos.push_back({gate.channel, gate.is_credit});
       // Tokens come from the producer, credits from the consumer.
       if (gate.is_credit) {

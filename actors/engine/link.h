@@ -13,6 +13,7 @@
 #define PENSTOCK_ACTORS_ENGINE_LINK_H_
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -65,11 +66,25 @@ struct Increment {
   uint32_t amount = 0;
 };
 
-// Tokens or credits that a phase takes `need` of when it starts.
-struct TokenCounter {
-  uint32_t count = 0;
-  uint32_t need = 0;
-  uint32_t phase = 0;
+// Tokens or credits that a phase takes `need` of when it starts. The executor's thread counts; any
+// thread may read the count.
+class TokenCounter {
+ public:
+  TokenCounter(uint32_t count, uint32_t need, uint32_t phase)
+      : need(need), phase(phase), count_(count) {}
+  TokenCounter(const TokenCounter& other) : TokenCounter(other.count(), other.need, other.phase) {}
+
+  uint32_t count() const { return count_.load(std::memory_order_relaxed); }
+  bool is_short() const { return count() < need; }
+  // Of one thread, so no locked instruction is needed.
+  void Add(uint32_t amount) { count_.store(count() + amount, std::memory_order_relaxed); }
+  void Take() { count_.store(count() - need, std::memory_order_relaxed); }
+
+  const uint32_t need;
+  const uint32_t phase;
+
+ private:
+  std::atomic<uint32_t> count_;
 };
 
 // What a report says of a counter.

@@ -360,10 +360,16 @@ absl::StatusOr<std::vector<uint32_t>> LocalEngine::TakeTiles(const KeptTiles& ti
 }
 
 absl::StatusOr<std::vector<TraceEvent>> LocalEngine::TakeTrace() {
-  std::vector<TraceEvent> events;
+  std::vector<std::vector<TraceEvent>> taken;
+  size_t num_events = 0;
   for (uint32_t i = 0; i < options_.num_devices; ++i) {
-    const std::vector<TraceEvent> more = host_->TakeTrace(i);
-    events.insert(events.end(), more.begin(), more.end());
+    num_events += taken.emplace_back(host_->TakeTrace(i)).size();
+  }
+  std::vector<TraceEvent> events;
+  events.reserve(num_events);
+  for (std::vector<TraceEvent>& of_device : taken) {
+    events.insert(events.end(), of_device.begin(), of_device.end());
+    of_device = {};
   }
   return events;
 }

@@ -37,35 +37,41 @@ Exchange ExchangeOf(const planner::ActorPlan& actor, const TraceEvent& event) {
 // over a group.
 using Route = std::tuple<bool, int, std::vector<uint32_t>>;
 
-// The route of an exchange, and how many bytes it moves.
-std::pair<Route, uint64_t> RouteOf(const planner::Plan& plan, const Exchange& exchange) {
-  const uint32_t target = std::get<1>(exchange);
-  if (!std::get<0>(exchange)) {
-    if (target >= plan.transfers.size()) return {};
-    const planner::TransferPlan& transfer = plan.transfers[target];
-    return {{false, 0, {transfer.source, transfer.destination}}, transfer.num_bytes};
+// Of every transfer or every collective of the plan.
+struct Target {
+  Route route;
+  uint64_t num_bytes = 0;
+  int64_t shortest_ns = std::numeric_limits<int64_t>::max();
+  // Of the same route, the shortest time in which so many bytes or more were moved.
+  int64_t needed_ns = std::numeric_limits<int64_t>::max();
+};
+
+std::vector<Target> TransfersOf(const planner::Plan& plan) {
+  std::vector<Target> targets;
+  targets.reserve(plan.transfers.size());
+  for (const planner::TransferPlan& transfer : plan.transfers) {
+    targets.push_back({{false, 0, {transfer.source, transfer.destination}}, transfer.num_bytes});
   }
-  if (target >= plan.collectives.size()) return {};
-  const CollectiveSpec& spec = plan.collectives[target];
-  const int64_t count = std::accumulate(spec.counts.begin(), spec.counts.end(), int64_t{0});
-  return {{true, static_cast<int>(spec.kind), spec.devices},
-          static_cast<uint64_t>(count) * ByteSize(spec.dtype)};
+  return targets;
 }
 
-// By route and bytes, the shortest time in which so many bytes or more were moved.
-using ShortestTimes = std::map<Route, std::map<uint64_t, int64_t>>;
+std::vector<Target> CollectivesOf(const planner::Plan& plan) {
+  std::vector<Target> targets;
+  targets.reserve(plan.collectives.size());
+  for (const CollectiveSpec& spec : plan.collectives) {
+    const int64_t count = std::accumulate(spec.counts.begin(), spec.counts.end(), int64_t{0});
+    targets.push_back({{true, static_cast<int>(spec.kind), spec.devices},
+                       static_cast<uint64_t>(count) * ByteSize(spec.dtype)});
+  }
+  return targets;
+}
 
-ShortestTimes FindShortest(const planner::Plan& plan,
-                           const absl::flat_hash_map<Exchange, TransferTime>& exchanges) {
-  ShortestTimes shortest;
-  for (const auto& [exchange, time] : exchanges) {
-    const int64_t duration_ns = time.end_ns - time.begin_ns;
-    // Where bytes are buffered, a sender may be done before its receiver has begun. That says
-    // nothing of how long they took.
-    if (duration_ns <= 0) continue;
-    const auto [route, num_bytes] = RouteOf(plan, exchange);
-    const auto [it, is_new] = shortest[route].try_emplace(num_bytes, duration_ns);
-    if (!is_new) it->second = std::min(it->second, duration_ns);
+void FindNeeded(std::vector<Target>* targets) {
+  std::map<Route, std::map<uint64_t, int64_t>> shortest;
+  for (const Target& target : *targets) {
+    const auto [it, is_new] =
+        shortest[target.route].try_emplace(target.num_bytes, target.shortest_ns);
+    if (!is_new) it->second = std::min(it->second, target.shortest_ns);
   }
   for (auto& [route, times] : shortest) {
     int64_t least_ns = std::numeric_limits<int64_t>::max();
@@ -73,7 +79,9 @@ ShortestTimes FindShortest(const planner::Plan& plan,
       least_ns = it->second = std::min(it->second, least_ns);
     }
   }
-  return shortest;
+  for (Target& target : *targets) {
+    target.needed_ns = shortest.at(target.route).at(target.num_bytes);
+  }
 }
 
 }  // namespace
@@ -94,7 +102,23 @@ std::vector<TransferTime> TransferTimes(const planner::Plan& plan,
     it->second.begin_ns = std::max(it->second.begin_ns, event.begin_ns);
     it->second.end_ns = std::min(it->second.end_ns, event.end_ns);
   }
-  const ShortestTimes shortest = FindShortest(plan, exchanges);
+  std::vector<Target> transfers = TransfersOf(plan);
+  std::vector<Target> collectives = CollectivesOf(plan);
+  const auto target_of = [&](const Exchange& exchange) -> Target* {
+    std::vector<Target>& targets = std::get<0>(exchange) ? collectives : transfers;
+    const uint32_t index = std::get<1>(exchange);
+    return index < targets.size() ? &targets[index] : nullptr;
+  };
+  for (const auto& [exchange, time] : exchanges) {
+    const int64_t duration_ns = time.end_ns - time.begin_ns;
+    // Where bytes are buffered, a sender may be done before its receiver has begun. That says
+    // nothing of how long they took.
+    Target* const target = target_of(exchange);
+    if (duration_ns <= 0 || target == nullptr) continue;
+    target->shortest_ns = std::min(target->shortest_ns, duration_ns);
+  }
+  FindNeeded(&transfers);
+  FindNeeded(&collectives);
   std::vector<TransferTime> times;
   times.reserve(events.size());
   for (const TraceEvent& event : events) {
@@ -106,11 +130,7 @@ std::vector<TransferTime> TransferTimes(const planner::Plan& plan,
       const TransferTime& common = exchanges.at(exchange);
       time.begin_ns = std::clamp(common.begin_ns, time.begin_ns, time.end_ns);
       time.end_ns = std::clamp(common.end_ns, time.begin_ns, time.end_ns);
-      const auto [route, num_bytes] = RouteOf(plan, exchange);
-      if (const auto of_route = shortest.find(route); of_route != shortest.end()) {
-        const auto at_least = of_route->second.lower_bound(num_bytes);
-        if (at_least != of_route->second.end()) needed_ns = at_least->second;
-      }
+      if (const Target* target = target_of(exchange)) needed_ns = target->needed_ns;
     }
     time.moving_ns = std::min(time.end_ns - time.begin_ns, needed_ns);
     times.push_back(time);

@@ -26,6 +26,9 @@ bool IsComputation(const planner::Plan& plan, const TraceEvent& event);
 std::vector<TraceEvent> SerializeComputations(const planner::Plan& plan,
                                               absl::Span<const TraceEvent> events);
 
+// Of each event its begin: that of SerializeComputations. REQUIRES: as above.
+std::vector<int64_t> SerialBegins(const planner::Plan& plan, absl::Span<const TraceEvent> events);
+
 // Of each device, of each of its actors: the median time of its computations, 0 without any.
 // REQUIRES: as above.
 std::vector<std::vector<double>> MedianComputeSeconds(const planner::Plan& plan,

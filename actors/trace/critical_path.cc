@@ -1,7 +1,6 @@
 #include "actors/trace/critical_path.h"
 
 #include <algorithm>
-#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -531,6 +530,26 @@ std::optional<StepWindow> MedianTracedStep(const planner::Plan& plan,
   return *middle;
 }
 
+namespace {
+
+// Of each window the events that lie in it or reach into it: steps in flight beside its step keep
+// its devices busy. REQUIRES: windows follow each other.
+std::vector<std::vector<TraceEvent>> EventsIn(absl::Span<const StepWindow> windows,
+                                              absl::Span<const TraceEvent> events) {
+  std::vector<std::vector<TraceEvent>> near(windows.size());
+  for (const TraceEvent& event : events) {
+    const auto first = std::lower_bound(
+        windows.begin(), windows.end(), event.begin_ns,
+        [](const StepWindow& window, int64_t time_ns) { return window.end_ns < time_ns; });
+    for (auto it = first; it != windows.end() && it->begin_ns <= event.end_ns; ++it) {
+      near[static_cast<size_t>(it - windows.begin())].push_back(event);
+    }
+  }
+  return near;
+}
+
+}  // namespace
+
 MeanPath MeanCriticalPath(const planner::Plan& plan, absl::Span<const TraceEvent> events,
                           absl::Span<const StepWindow> windows, int64_t max_steps,
                           const SharedCores* cores) {
@@ -539,16 +558,13 @@ MeanPath MeanCriticalPath(const planner::Plan& plan, absl::Span<const TraceEvent
   MeanPath mean;
   mean.num_steps = std::min(num_whole, max_steps);
   mean.device_compute_s.resize(plan.devices.size());
-  std::vector<TraceEvent> near;
+  std::vector<StepWindow> chosen;
   for (int64_t i = 0; i < mean.num_steps; ++i) {
-    const StepWindow& window = whole[static_cast<size_t>(i * num_whole / mean.num_steps)];
-    // Steps in flight beside this one keep its devices busy.
-    near.clear();
-    std::copy_if(events.begin(), events.end(), std::back_inserter(near),
-                 [&](const TraceEvent& event) {
-                   return event.end_ns >= window.begin_ns && event.begin_ns <= window.end_ns;
-                 });
-    const CriticalPath path = FindCriticalPath(plan, near, window, cores);
+    chosen.push_back(whole[static_cast<size_t>(i * num_whole / mean.num_steps)]);
+  }
+  const std::vector<std::vector<TraceEvent>> near = EventsIn(chosen, events);
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    const CriticalPath path = FindCriticalPath(plan, near[i], chosen[i], cores);
     const double share = 1e-9 / static_cast<double>(mean.num_steps);
     mean.duration_s += share * static_cast<double>(path.duration_ns());
     mean.compute_s += share * static_cast<double>(path.compute_ns);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "absl/container/flat_hash_map.h"
@@ -21,6 +22,7 @@ using planner::ActorKind;
 using planner::kNone;
 using planner::Lane;
 using Track = PerfettoWriter::Track;
+using Name = PerfettoWriter::Name;
 using SliceOptions = PerfettoWriter::SliceOptions;
 
 // Actors of a device are shown in groups.
@@ -46,29 +48,25 @@ size_t GroupOf(ActorKind kind) {
   }
 }
 
-// A slice to be written.
-struct Slice {
-  std::string name;
-  int64_t begin_ns = 0;
-  int64_t end_ns = 0;
-  SliceOptions options;
-  bool starts_flow() const { return options.flow != 0 && !options.ends_flow; }
-};
-
 class Writer {
  public:
   Writer(const planner::Plan& plan, absl::Span<const TraceEvent> events,
          const TraceContext& context, std::ostream& out)
-      : plan_(plan), context_(context), events_(SerializeComputations(plan, events)), out_(out) {}
+      : plan_(plan), context_(context), events_(events), out_(out) {}
 
   void Write() {
     AddSteps();
     AddPath();
     AddDevices();
-    CollectSlices();
+    FindBegins();
+    SortEvents();
     // A flow leads from the slice that comes first, in the file where times are equal.
-    WriteSlices(/*start_flows=*/true);
-    WriteSlices(/*start_flows=*/false);
+    for (Track track = 1; track < first_event_.size() - 1; ++track) {
+      if (starts_flows_[track]) WriteSlices(track);
+    }
+    for (Track track = 1; track < first_event_.size() - 1; ++track) {
+      if (!starts_flows_[track]) WriteSlices(track);
+    }
     AddCounters();
   }
 
@@ -88,7 +86,7 @@ class Writer {
     for (const StepWindow& step : context_.steps) {
       const int64_t begin_ns = std::max(step.begin_ns, end_ns);
       end_ns = std::max(begin_ns, step.end_ns);
-      out_.AddSlice(track, StepName(step.step), begin_ns, end_ns, {});
+      out_.AddSlice(track, out_.AddName(StepName(step.step)), begin_ns, end_ns, {});
     }
   }
 
@@ -105,7 +103,7 @@ class Writer {
         name = StrCat(plan_.devices[segment.device].actors[segment.actor].name, ", device ",
                       segment.device);
       }
-      out_.AddSlice(track, name, segment.begin_ns, segment.end_ns, {});
+      out_.AddSlice(track, out_.AddName(name), segment.begin_ns, segment.end_ns, {});
     }
   }
 
@@ -197,42 +195,50 @@ class Writer {
     }
   }
 
-  void CollectSlices() {
+  // The track of an event; 0: the plan does not have what ran.
+  Track TrackOf(const TraceEvent& event) const {
+    if (event.device >= tracks_.size()) return 0;
+    const DeviceTracks& tracks = tracks_[event.device];
+    if (event.phase >= tracks.phases.size()) return 0;
+    if (event.actor == kNone) return tracks.phases[event.phase];
+    return event.actor < tracks.actors.size() ? tracks.actors[event.actor] : 0;
+  }
+
+  void FindBegins() {
+    begins_ns_ = SerialBegins(plan_, events_);
     const std::vector<TransferTime> transfers = TransferTimes(plan_, events_);
     for (size_t i = 0; i < events_.size(); ++i) {
-      const TraceEvent& event = events_[i];
-      if (event.device >= plan_.devices.size()) continue;
-      const planner::DevicePlan& device = plan_.devices[event.device];
-      if (event.phase >= device.phases.size()) continue;
-      if (event.actor != kNone && event.actor >= device.actors.size()) continue;
-      const planner::PhasePlan& phase = device.phases[event.phase];
-      const DeviceTracks& tracks = tracks_[event.device];
-      Slice slice = {"", event.begin_ns, std::max(event.begin_ns, event.end_ns), {}};
-      slice.options.step = StepNumber(event.step);
-      if (phase.per_microbatch) slice.options.microbatch = event.microbatch;
-      if (event.actor == kNone) {
-        slice.name = phase.name;
-        if (phase.per_microbatch && plan_.num_microbatches > 1) {
-          StrAppend(&slice.name, " ", event.microbatch);
-        }
-        slices_[tracks.phases[event.phase]].push_back(std::move(slice));
-        continue;
-      }
-      const planner::ActorPlan& actor = device.actors[event.actor];
-      slice.name = actor.name;
-      if (planner::IsCommunication(actor.kind)) {
-        slice.begin_ns = transfers[i].begin_ns;
-        slice.options.wait_ms = static_cast<double>(transfers[i].begin_ns - event.begin_ns) * 1e-6;
-        if (actor.kind != ActorKind::kCollective) {
-          slice.options.flow = FlowOf(actor.target, event);
-          slice.options.ends_flow = actor.kind == ActorKind::kRecv;
-        }
-      }
-      slices_[tracks.actors[event.actor]].push_back(std::move(slice));
+      if (IsCommunication(plan_, events_[i])) begins_ns_[i] = transfers[i].begin_ns;
     }
-    for (auto& [track, slices] : slices_) {
-      std::stable_sort(slices.begin(), slices.end(),
-                       [](const Slice& a, const Slice& b) { return a.begin_ns < b.begin_ns; });
+  }
+
+  // By track, then by begin.
+  void SortEvents() {
+    std::vector<Track> tracks;
+    tracks.reserve(events_.size());
+    Track last = 0;
+    for (const TraceEvent& event : events_)
+      last = std::max(last, tracks.emplace_back(TrackOf(event)));
+    // The events of a track come after those of the ones before it.
+    first_event_.assign(last + 2, 0);
+    for (const Track track : tracks) ++first_event_[track + 1];
+    std::partial_sum(first_event_.begin(), first_event_.end(), first_event_.begin());
+    sorted_.resize(events_.size());
+    std::vector<uint32_t> next = first_event_;
+    for (uint32_t i = 0; i < tracks.size(); ++i) sorted_[next[tracks[i]]++] = i;
+    starts_flows_.assign(last + 1, false);
+    for (Track track = 1; track <= last; ++track) {
+      const auto begin = sorted_.begin() + first_event_[track];
+      const auto end = sorted_.begin() + first_event_[track + 1];
+      if (begin == end) continue;
+      const TraceEvent& event = events_[*begin];
+      starts_flows_[track] =
+          event.actor != kNone &&
+          plan_.devices[event.device].actors[event.actor].kind == ActorKind::kSend;
+      const auto begins_before = [this](uint32_t a, uint32_t b) {
+        return begins_ns_[a] < begins_ns_[b];
+      };
+      if (!std::is_sorted(begin, end, begins_before)) std::stable_sort(begin, end, begins_before);
     }
   }
 
@@ -242,17 +248,34 @@ class Writer {
         .first->second;
   }
 
-  void WriteSlices(bool start_flows) {
-    for (const auto& [track, slices] : slices_) {
-      const bool starts = std::any_of(slices.begin(), slices.end(),
-                                      [](const Slice& slice) { return slice.starts_flow(); });
-      if (starts != start_flows) continue;
-      int64_t free_ns = INT64_MIN;
-      for (const Slice& slice : slices) {
-        const int64_t begin_ns = std::max(slice.begin_ns, free_ns);
-        free_ns = std::max(begin_ns, slice.end_ns);
-        out_.AddSlice(track, slice.name, begin_ns, free_ns, slice.options);
+  void WriteSlices(Track track) {
+    int64_t free_ns = INT64_MIN;
+    Name name = 0;  // of an actor: the same for all slices of the track
+    for (uint32_t k = first_event_[track]; k < first_event_[track + 1]; ++k) {
+      const TraceEvent& event = events_[sorted_[k]];
+      const planner::DevicePlan& device = plan_.devices[event.device];
+      const planner::PhasePlan& phase = device.phases[event.phase];
+      SliceOptions options;
+      options.step = StepNumber(event.step);
+      if (phase.per_microbatch) options.microbatch = event.microbatch;
+      const int64_t known_ns = begins_ns_[sorted_[k]];
+      if (event.actor == kNone) {
+        const bool has_number = phase.per_microbatch && plan_.num_microbatches > 1;
+        name = out_.AddName(has_number ? StrCat(phase.name, " ", event.microbatch) : phase.name);
+      } else {
+        const planner::ActorPlan& actor = device.actors[event.actor];
+        if (name == 0) name = out_.AddName(actor.name);
+        if (planner::IsCommunication(actor.kind)) {
+          options.wait_ms = static_cast<double>(known_ns - event.begin_ns) * 1e-6;
+          if (actor.kind != ActorKind::kCollective) {
+            options.flow = FlowOf(actor.target, event);
+            options.ends_flow = actor.kind == ActorKind::kRecv;
+          }
+        }
       }
+      const int64_t begin_ns = std::max(known_ns, free_ns);
+      free_ns = std::max(begin_ns, event.end_ns);
+      out_.AddSlice(track, name, begin_ns, free_ns, options);
     }
   }
 
@@ -285,10 +308,13 @@ class Writer {
 
   const planner::Plan& plan_;
   const TraceContext& context_;
-  const std::vector<TraceEvent> events_;
+  const absl::Span<const TraceEvent> events_;
   PerfettoWriter out_;
-  std::vector<DeviceTracks> tracks_;  // of each device
-  std::map<Track, std::vector<Slice>> slices_;
+  std::vector<DeviceTracks> tracks_;   // of each device
+  std::vector<int64_t> begins_ns_;     // of each event: of its slice
+  std::vector<uint32_t> sorted_;       // events
+  std::vector<uint32_t> first_event_;  // of each track, into sorted_; one more at the end
+  std::vector<bool> starts_flows_;     // of each track
   absl::flat_hash_map<std::tuple<uint32_t, int64_t, uint32_t>, uint64_t> flows_;
 };
 

@@ -1,7 +1,8 @@
+#include <protozero/basic_pbf_builder.hpp>
+#include <protozero/buffer_fixed.hpp>
 #include <protozero/pbf_builder.hpp>
-#include <protozero/pbf_writer.hpp>
 
-#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "nlohmann/json.hpp"
@@ -63,7 +64,17 @@ constexpr int32_t kNeverMerge = 2;  // with siblings of the same name
 enum AnnotationName : uint64_t { kStep = 1, kMicrobatch = 2, kWaitMs = 3 };
 
 using Packet = protozero::pbf_builder<PacketField>;
-using TrackEvent = protozero::pbf_builder<EventField>;
+
+// Packets of numbers alone, of which there are many, are built without allocation.
+template <typename Field>
+using ShortBuilder = protozero::basic_pbf_builder<protozero::fixed_size_buffer_adaptor, Field>;
+
+struct ShortPacket {
+  std::array<char, 256> memory;  // about three times what the longest one takes
+  protozero::fixed_size_buffer_adaptor buffer{memory};
+
+  std::string_view bytes() const { return {buffer.data(), buffer.size()}; }
+};
 
 // Names come from users' graphs; strings of the schema are UTF-8.
 std::string ReplaceInvalidUtf8(std::string_view text) {
@@ -74,8 +85,8 @@ std::string ReplaceInvalidUtf8(std::string_view text) {
 
 protozero::data_view View(std::string_view text) { return {text.data(), text.size()}; }
 
-void AddName(protozero::pbf_builder<InternedField>* interned, InternedField field, uint64_t number,
-             std::string_view name) {
+void AddInterned(protozero::pbf_builder<InternedField>* interned, InternedField field,
+                 uint64_t number, std::string_view name) {
   protozero::pbf_builder<NameField> entry(*interned, field);
   entry.add_uint64(NameField::kIid, number);
   entry.add_string(NameField::kName, View(name));
@@ -126,19 +137,35 @@ PerfettoWriter::Track PerfettoWriter::AddCounter(std::string_view name, Track pa
   return track;
 }
 
-void PerfettoWriter::AddSlice(Track track, std::string_view name, int64_t begin_ns, int64_t end_ns,
-                              const SliceOptions& options) {
-  std::string interned;
-  const uint64_t name_number = NumberOf(name, &interned);
+PerfettoWriter::Name PerfettoWriter::AddName(std::string_view name) {
+  const bool is_first = names_.empty();
+  const auto [it, is_new] = names_.try_emplace(std::string(name), names_.size() + 1);
+  if (!is_new) return it->second;
   std::string bytes;
   {
     Packet packet(bytes);
+    protozero::pbf_builder<InternedField> interned(packet, PacketField::kInternedData);
+    AddInterned(&interned, InternedField::kEventNames, it->second, ReplaceInvalidUtf8(name));
+    if (is_first) {
+      AddInterned(&interned, InternedField::kAnnotationNames, kStep, "step");
+      AddInterned(&interned, InternedField::kAnnotationNames, kMicrobatch, "microbatch");
+      AddInterned(&interned, InternedField::kAnnotationNames, kWaitMs, "wait_ms");
+    }
+  }
+  Write(bytes);
+  return it->second;
+}
+
+void PerfettoWriter::AddSlice(Track track, Name name, int64_t begin_ns, int64_t end_ns,
+                              const SliceOptions& options) {
+  ShortPacket begin;
+  {
+    ShortBuilder<PacketField> packet(begin.buffer);
     packet.add_uint64(PacketField::kTimestamp, static_cast<uint64_t>(begin_ns));
-    if (!interned.empty()) packet.add_message(PacketField::kInternedData, interned);
-    TrackEvent event(packet, PacketField::kTrackEvent);
+    ShortBuilder<EventField> event(packet, PacketField::kTrackEvent);
     event.add_enum(EventField::kType, kSliceBegin);
     event.add_uint64(EventField::kTrackUuid, track);
-    event.add_uint64(EventField::kNameIid, name_number);
+    event.add_uint64(EventField::kNameIid, name);
     if (options.flow != 0) {
       event.add_fixed64(options.ends_flow ? EventField::kTerminatingFlowIds : EventField::kFlowIds,
                         options.flow);
@@ -146,68 +173,55 @@ void PerfettoWriter::AddSlice(Track track, std::string_view name, int64_t begin_
     for (const auto& [number, value] :
          {std::pair(kStep, options.step), std::pair(kMicrobatch, options.microbatch)}) {
       if (!value.has_value()) continue;
-      protozero::pbf_builder<AnnotationField> annotation(event, EventField::kDebugAnnotations);
+      ShortBuilder<AnnotationField> annotation(event, EventField::kDebugAnnotations);
       annotation.add_uint64(AnnotationField::kNameIid, number);
       annotation.add_int64(AnnotationField::kIntValue, *value);
     }
     if (options.wait_ms.has_value()) {
-      protozero::pbf_builder<AnnotationField> annotation(event, EventField::kDebugAnnotations);
+      ShortBuilder<AnnotationField> annotation(event, EventField::kDebugAnnotations);
       annotation.add_uint64(AnnotationField::kNameIid, kWaitMs);
       annotation.add_double(AnnotationField::kDoubleValue, *options.wait_ms);
     }
   }
-  Write(bytes);
-  bytes.clear();
+  Write(begin.bytes());
+  ShortPacket end;
   {
-    Packet packet(bytes);
+    ShortBuilder<PacketField> packet(end.buffer);
     packet.add_uint64(PacketField::kTimestamp, static_cast<uint64_t>(end_ns));
-    TrackEvent event(packet, PacketField::kTrackEvent);
+    ShortBuilder<EventField> event(packet, PacketField::kTrackEvent);
     event.add_enum(EventField::kType, kSliceEnd);
     event.add_uint64(EventField::kTrackUuid, track);
   }
-  Write(bytes);
+  Write(end.bytes());
 }
 
 void PerfettoWriter::AddCount(Track counter, int64_t at_ns, int64_t value) {
-  std::string bytes;
+  ShortPacket count;
   {
-    Packet packet(bytes);
+    ShortBuilder<PacketField> packet(count.buffer);
     packet.add_uint64(PacketField::kTimestamp, static_cast<uint64_t>(at_ns));
-    TrackEvent event(packet, PacketField::kTrackEvent);
+    ShortBuilder<EventField> event(packet, PacketField::kTrackEvent);
     event.add_enum(EventField::kType, kCounter);
     event.add_uint64(EventField::kTrackUuid, counter);
     event.add_int64(EventField::kCounterValue, value);
   }
-  Write(bytes);
+  Write(count.bytes());
 }
 
-// The number of a slice's name. A name that is new goes to `interned`, as a packet needs it.
-uint64_t PerfettoWriter::NumberOf(std::string_view name, std::string* interned) {
-  const bool is_first = names_.empty();
-  const auto [it, is_new] = names_.try_emplace(std::string(name), names_.size() + 1);
-  if (is_new) {
-    protozero::pbf_builder<InternedField> data(*interned);
-    AddName(&data, InternedField::kEventNames, it->second, ReplaceInvalidUtf8(name));
-    if (is_first) {
-      AddName(&data, InternedField::kAnnotationNames, kStep, "step");
-      AddName(&data, InternedField::kAnnotationNames, kMicrobatch, "microbatch");
-      AddName(&data, InternedField::kAnnotationNames, kWaitMs, "wait_ms");
-    }
-  }
-  return it->second;
-}
-
-void PerfettoWriter::Write(const std::string& packet) {
-  std::string sequence;
+void PerfettoWriter::Write(std::string_view packet) {
+  // Fields of a message may come in any order, so what all packets have comes last.
+  ShortPacket sequence;
   {
-    Packet fields(sequence);
+    ShortBuilder<PacketField> fields(sequence.buffer);
     fields.add_uint32(PacketField::kSequenceId, kSequence);
     fields.add_uint32(PacketField::kSequenceFlags,
                       std::exchange(is_first_, false) ? kStateCleared : kNeedsState);
   }
-  protozero::pbf_builder<TraceField> trace(buffer_);
-  // Fields of a message may come in any order.
-  trace.add_message(TraceField::kPacket, packet + sequence);
+  {
+    const std::string_view fields = sequence.bytes();
+    protozero::pbf_builder<TraceField> trace(buffer_);
+    trace.add_bytes_vectored(TraceField::kPacket, View(packet), View(fields));
+  }
   if (buffer_.size() >= kBufferBytes) Flush();
 }
 

@@ -19,7 +19,8 @@ namespace penstock::actors {
 
 class PerfettoWriter {
  public:
-  using Track = uint64_t;  // 0: none
+  using Track = uint64_t;  // 0: none; counted from 1
+  using Name = uint64_t;   // of slices; 0: none
 
   struct TrackOptions {
     Track parent = 0;
@@ -48,21 +49,23 @@ class PerfettoWriter {
   Track AddTrack(std::string_view name, const TrackOptions& options);
   Track AddCounter(std::string_view name, Track parent, Unit unit);
 
+  // The same again for a name that is known.
+  Name AddName(std::string_view name);
+
   // REQUIRES: slices of a track follow each other in time.
-  void AddSlice(Track track, std::string_view name, int64_t begin_ns, int64_t end_ns,
+  void AddSlice(Track track, Name name, int64_t begin_ns, int64_t end_ns,
                 const SliceOptions& options);
   void AddCount(Track counter, int64_t at_ns, int64_t value);
 
  private:
-  uint64_t NumberOf(std::string_view name, std::string* interned);
-  void Write(const std::string& packet);
+  void Write(std::string_view packet);
   void Flush();
 
   std::ostream& out_;
   std::string buffer_;  // packets that are not yet written
   uint64_t num_tracks_ = 0;
   bool is_first_ = true;
-  absl::flat_hash_map<std::string, uint64_t> names_;
+  absl::flat_hash_map<std::string, Name> names_;
 };
 
 }  // namespace penstock::actors

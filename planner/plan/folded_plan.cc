@@ -36,6 +36,15 @@ DevicePlan WithoutActors(const DevicePlan& program) {
   return plan;
 }
 
+// The part of a state on device `d` of the mesh.
+absl::StatusOr<StatePlacement> PlacementOn(const FoldedPlan& folded, size_t index, uint32_t d) {
+  const FoldedState& state = folded.states[index];
+  ASSIGN_OR_RETURN(TilePlan tile, TileOf(folded.mesh, folded.shardings[state.sharding],
+                                         folded.common.states[index].type, d));
+  return StatePlacement{state.stage * folded.devices_per_stage() + d,
+                        state.registers[folded.class_of[d]], std::move(tile)};
+}
+
 class Expander {
  public:
   // Devices are wanted with their actors, or without.
@@ -182,10 +191,8 @@ class Expander {
       StatePlan& state = plan_.states[i];
       for (uint32_t d = 0; d < per_stage; ++d) {
         if (!is_wanted_[folded.stage * per_stage + d]) continue;
-        ASSIGN_OR_RETURN(TilePlan tile,
-                         TileOf(folded_.mesh, folded_.shardings[folded.sharding], state.type, d));
-        state.placements.push_back(
-            {folded.stage * per_stage + d, folded.registers[folded_.class_of[d]], std::move(tile)});
+        ASSIGN_OR_RETURN(StatePlacement placement, PlacementOn(folded_, i, d));
+        state.placements.push_back(std::move(placement));
       }
     }
     return std::move(plan_);
@@ -234,6 +241,16 @@ std::vector<uint32_t> FoldedPlan::SizeOfClasses() const {
 absl::StatusOr<Plan> ExpandPlan(const FoldedPlan& folded) {
   if (!folded.is_folded()) return folded.common;
   return Expander(folded, std::vector<bool>(folded.num_devices(), true)).Run();
+}
+
+absl::StatusOr<StatePlan> ExpandState(const FoldedPlan& folded, uint32_t index) {
+  StatePlan state = folded.common.states[index];
+  if (!folded.is_folded()) return state;
+  for (uint32_t d = 0; d < folded.devices_per_stage(); ++d) {
+    ASSIGN_OR_RETURN(StatePlacement placement, PlacementOn(folded, index, d));
+    state.placements.push_back(std::move(placement));
+  }
+  return state;
 }
 
 absl::StatusOr<Plan> ExpandDevices(const FoldedPlan& folded, absl::Span<const uint32_t> devices) {

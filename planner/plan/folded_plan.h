@@ -120,6 +120,9 @@ absl::StatusOr<Plan> ExpandPlan(const FoldedPlan& folded);
 // sizes of arenas.
 absl::StatusOr<Plan> ExpandDevices(const FoldedPlan& folded, absl::Span<const uint32_t> devices);
 
+// A state, by its index in the plan, with its parts on all devices.
+absl::StatusOr<StatePlan> ExpandState(const FoldedPlan& folded, uint32_t index);
+
 // The first device of each program, in the order of programs.
 std::vector<uint32_t> FirstOfPrograms(const FoldedPlan& folded);
 

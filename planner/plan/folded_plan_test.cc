@@ -90,6 +90,18 @@ TEST(FoldedPlan, SomeDevicesExpandAsAmongAll) {
   EXPECT_LT(some.kernels.size(), all.kernels.size());
 }
 
+TEST(FoldedPlan, StatesExpandAsAmongAll) {
+  for (const bool fold : {true, false}) {
+    const FoldedPlan folded = FoldedTrainingPlan({.dp = 3, .hidden = 13, .fold = fold});
+    const Plan all = ExpandPlan(folded).value();
+    ASSERT_FALSE(all.states.empty());
+    for (uint32_t i = 0; i < all.states.size(); ++i) {
+      EXPECT_FALSE(all.states[i].placements.empty());
+      EXPECT_EQ(ExpandState(folded, i).value(), all.states[i]);
+    }
+  }
+}
+
 // The size depends on programs, not on devices.
 TEST(FoldedPlan, FilesOfManyDevicesAreNoLarger) {
   const size_t few = PlanToBytes(FoldedTrainingPlan({.dp = 4})).value().size();

@@ -1,0 +1,74 @@
+#include "cli/checkpoint_copy.h"
+
+#include <cstdint>
+
+#include "gtest/gtest.h"
+
+#include "actors/cluster/device_range.h"
+#include "actors/session/kept_tiles.h"
+#include "tests/support/folded_plans.h"
+
+namespace penstock::cli {
+namespace {
+
+using testing::FoldedExample;
+using testing::FoldedTrainingPlan;
+
+Job JobOf(int64_t processes) {
+  Job job;
+  job.checkpoint.path = "checkpoints";
+  job.cluster.processes = processes;
+  return job;
+}
+
+// What the processes whose devices begin in [first, end) would copy.
+uint64_t CopiedBytes(const planner::Plan& plan, int64_t processes, uint32_t first, uint32_t end) {
+  const auto num_devices = static_cast<int64_t>(plan.devices.size());
+  uint64_t num_bytes = 0;
+  for (int64_t rank = 0; rank < processes; ++rank) {
+    const actors::DeviceRange range = actors::DevicesOfRank(rank, processes, num_devices);
+    if (range.first < first || range.first >= end) continue;
+    num_bytes += actors::KeptTiles::BytesOfAll(plan, range.first, range.count);
+  }
+  return num_bytes;
+}
+
+TEST(CheckpointCopyTest, IsWhatProcessesCopy) {
+  for (const FoldedExample& example :
+       {FoldedExample{}, FoldedExample{.dp = 3, .tp = 4, .hidden = 10},
+        FoldedExample{.fold = false}, FoldedExample{.dp = 4, .tp = 1, .hidden = 4096, .zero = 3},
+        FoldedExample{.dp = 1, .tp = 1, .num_stages = 1}}) {
+    const planner::FoldedPlan folded = FoldedTrainingPlan(example);
+    const planner::Plan plan = planner::ExpandPlan(folded).value();
+    const auto num_devices = static_cast<uint32_t>(plan.devices.size());
+    for (const int64_t processes : {1, 2, 3, 4}) {
+      if (processes > num_devices) continue;
+      const Job job = JobOf(processes);
+      const uint64_t expected = CopiedBytes(plan, processes, 0, num_devices);
+      EXPECT_GT(expected, 0u);
+      EXPECT_EQ(CheckpointCopyBytes(job, plan), expected);
+      EXPECT_EQ(CheckpointCopyBytes(job, folded).value(), expected);
+      const uint32_t half = num_devices / 2;
+      EXPECT_EQ(CheckpointCopyBytes(job, plan, 0, half), CopiedBytes(plan, processes, 0, half));
+      EXPECT_EQ(CheckpointCopyBytes(job, plan, half, num_devices - half),
+                CopiedBytes(plan, processes, half, num_devices));
+    }
+  }
+}
+
+TEST(CheckpointCopyTest, IsNothingWithoutCheckpoints) {
+  const planner::FoldedPlan folded = FoldedTrainingPlan();
+  EXPECT_EQ(CheckpointCopyBytes(Job(), folded).value(), 0u);
+  EXPECT_EQ(CheckpointCopyBytes(Job(), planner::ExpandPlan(folded).value()), 0u);
+  EXPECT_EQ(CheckpointCopyNote(Job(), 0), "");
+}
+
+// 4,096 devices in as many processes: no plan of all devices is made.
+TEST(CheckpointCopyTest, IsCountedOfManyDevices) {
+  const planner::FoldedPlan many = FoldedTrainingPlan({.dp = 1024});
+  const uint64_t of_two = CheckpointCopyBytes(JobOf(8), FoldedTrainingPlan({.dp = 2})).value();
+  EXPECT_EQ(CheckpointCopyBytes(JobOf(4096), many).value(), 512 * of_two);
+}
+
+}  // namespace
+}  // namespace penstock::cli
