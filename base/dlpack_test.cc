@@ -95,7 +95,7 @@ TEST(DlpackTest, TheirsIsTakenWithoutACopy) {
     EXPECT_EQ(tensor->type(), (TensorType{DType::kF32, {2, 3}}));
     EXPECT_EQ(tensor->data(), theirs.values());
     const Tensor copy = *tensor;
-    tensor = Tensor();
+    tensor = absl::CancelledError();  // drops its reference
     EXPECT_EQ(theirs.num_deleted, 0);
     EXPECT_EQ(ValuesOf(copy), (std::vector<float>{0, 1, 2, 3, 4, 5}));
   }
