@@ -130,14 +130,6 @@ kj::Exception AsDisconnected(const kj::Exception& exception) {
           kj::heapString(exception.getDescription())};
 }
 
-// Whether the other side has closed the connection, or it has broken, and not been refused.
-bool IsDisconnection(const kj::Exception& exception) {
-  const std::string_view text(exception.getDescription().begin(),
-                              exception.getDescription().size());
-  return exception.getType() == kj::Exception::Type::DISCONNECTED ||
-         text.find("unexpected eof") != std::string_view::npos;
-}
-
 // What is lost is sent again after 0.2, 0.4, ... 1.2 s and later, not after 0.2, 0.6, 1.4 and 3.0
 // s, as otherwise a link that is down for 1.5 s would look as if it were down for 3. Small messages
 // do not wait for others. A stream that is no socket stays as it is.
@@ -148,6 +140,38 @@ void SetTcpOptions(kj::AsyncIoStream& stream) {
         [&] { stream.setsockopt(IPPROTO_TCP, option, &on, sizeof(on)); });
   }
 }
+
+// What TLS reads from. Notes that the other side has closed the connection: OpenSSL's error for
+// that is of the same type as its others, and of its reason only a text is left in kj's exception.
+class TransportStream final : public kj::AsyncIoStream {
+ public:
+  TransportStream(kj::Own<kj::AsyncIoStream> stream, std::shared_ptr<bool> has_ended)
+      : stream_(kj::mv(stream)), has_ended_(std::move(has_ended)) {}
+
+  kj::Promise<size_t> read(void* buffer, size_t min_bytes, size_t max_bytes) override {
+    return stream_->read(buffer, min_bytes, max_bytes);
+  }
+  kj::Promise<size_t> tryRead(void* buffer, size_t min_bytes, size_t max_bytes) override {
+    return stream_->tryRead(buffer, min_bytes, max_bytes)
+        .then([has_ended = has_ended_, min_bytes](size_t num_bytes) {
+          if (num_bytes < min_bytes) *has_ended = true;
+          return num_bytes;
+        });
+  }
+  kj::Promise<void> write(const void* buffer, size_t size) override {
+    return stream_->write(buffer, size);
+  }
+  kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
+    return stream_->write(pieces);
+  }
+  kj::Promise<void> whenWriteDisconnected() override { return stream_->whenWriteDisconnected(); }
+  void shutdownWrite() override { stream_->shutdownWrite(); }
+  void abortRead() override { stream_->abortRead(); }
+
+ private:
+  kj::Own<kj::AsyncIoStream> stream_;
+  const std::shared_ptr<bool> has_ended_;
+};
 
 class TlsStream final : public kj::AsyncIoStream {
  public:
@@ -216,12 +240,20 @@ absl::StatusOr<std::unique_ptr<SecureChannel>> SecureChannel::Create(std::string
 
 kj::Promise<kj::Own<kj::AsyncIoStream>> SecureChannel::Secure(kj::Own<kj::AsyncIoStream> stream) {
   SetTcpOptions(*stream);
+  using Stream = kj::Own<kj::AsyncIoStream>;
+  const auto has_ended = std::make_shared<bool>(false);
+  Stream transport = kj::heap<TransportStream>(kj::mv(stream), has_ended);
   auto secured = side_ == ChannelSide::kCoordinator
-                     ? context_.wrapServer(kj::mv(stream))
-                     : context_.wrapClient(kj::mv(stream), kCoordinatorName);
-  return secured.then([](kj::Own<kj::AsyncIoStream>&& wrapped) -> kj::Own<kj::AsyncIoStream> {
-    return kj::heap<TlsStream>(kj::mv(wrapped));
-  });
+                     ? context_.wrapServer(kj::mv(transport))
+                     : context_.wrapClient(kj::mv(transport), kCoordinatorName);
+  return secured.then(
+      [](Stream&& wrapped) -> kj::Promise<Stream> {
+        return Stream(kj::heap<TlsStream>(kj::mv(wrapped)));
+      },
+      [has_ended](kj::Exception&& exception) -> kj::Promise<Stream> {
+        if (*has_ended) return AsDisconnected(exception);
+        return kj::mv(exception);
+      });
 }
 
 absl::StatusOr<std::shared_ptr<SecureChannel>> NodeChannel(std::string_view address,
@@ -258,8 +290,9 @@ kj::Promise<absl::StatusOr<kj::Own<kj::AsyncIoStream>>> Greet(
         });
       })
       .catch_([is_secure](const kj::Exception& exception) {
-        return is_secure && IsDisconnection(exception) ? Result(absl::UnavailableError(""))
-                                                       : Result(absl::UnauthenticatedError(""));
+        const bool is_over = exception.getType() == kj::Exception::Type::DISCONNECTED;
+        return is_secure && is_over ? Result(absl::UnavailableError(""))
+                                    : Result(absl::UnauthenticatedError(""));
       });
 }
 

@@ -35,9 +35,10 @@ class SecureChannel {
                                                                ChannelSide side,
                                                                const Validity& validity = {});
 
-  // The stream after a handshake. It fails, with whatever type of exception, where the other side
-  // does not know the key; a coordinator may notice that only when it reads. A stream whose other
-  // side has ended without a farewell is DISCONNECTED. May outlive the channel.
+  // The stream after a handshake. The handshake fails where the other side does not know the key,
+  // which a coordinator may notice only when it reads; the exception is DISCONNECTED only if the
+  // other side closed the connection, or it broke. A stream whose other side has ended without a
+  // farewell is DISCONNECTED. May outlive the channel.
   kj::Promise<kj::Own<kj::AsyncIoStream>> Secure(kj::Own<kj::AsyncIoStream> stream);
 
  private:

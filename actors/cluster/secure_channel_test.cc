@@ -172,6 +172,46 @@ TEST_F(SecureChannelTest, AnEndWithoutAFarewellIsADisconnection) {
   EXPECT_TRUE(is_disconnected);
 }
 
+// The first connection was closed, which says nothing of the key; the second had another key.
+TEST_F(SecureChannelTest, AClosedHandshakeIsNotTakenForAnotherKey) {
+  constexpr std::string_view kAddress = "10.0.0.1:7000";
+  {
+    auto pipe = kj::newTwoWayPipe();
+    auto greeted = Greet(kj::mv(pipe.ends[0]), kAddress, kKey);
+    pipe.ends[1]->shutdownWrite();
+    EXPECT_TRUE(absl::IsUnavailable(greeted.wait(*scope_).status()));
+  }
+  {
+    auto pipe = kj::newTwoWayPipe();
+    auto greeted = Greet(kj::mv(pipe.ends[0]), kAddress, kKey);
+    pipe.ends[1] = nullptr;
+    EXPECT_TRUE(absl::IsUnavailable(greeted.wait(*scope_).status()));
+  }
+  auto coordinator = SecureChannel::Create(kOtherKey, ChannelSide::kCoordinator);
+  ASSERT_TRUE(coordinator.ok()) << coordinator.status();
+  auto pipe = kj::newTwoWayPipe();
+  auto greeted = Greet(kj::mv(pipe.ends[0]), kAddress, kKey);
+  auto served = (*coordinator)->Secure(kj::mv(pipe.ends[1])).ignoreResult();
+  auto refused = served.catch_([](kj::Exception&&) {}).eagerlyEvaluate(nullptr);
+  EXPECT_TRUE(absl::IsUnauthenticated(greeted.wait(*scope_).status()));
+}
+
+// The same of the handshake by itself.
+TEST_F(SecureChannelTest, AHandshakeThatIsClosedIsADisconnection) {
+  for (const ChannelSide side : {ChannelSide::kCoordinator, ChannelSide::kNode}) {
+    auto channel = SecureChannel::Create(kKey, side);
+    ASSERT_TRUE(channel.ok()) << channel.status();
+    auto pipe = kj::newTwoWayPipe();
+    auto secured = (*channel)->Secure(kj::mv(pipe.ends[0])).ignoreResult();
+    pipe.ends[1]->shutdownWrite();
+    bool is_disconnected = false;
+    KJ_IF_MAYBE (exception, kj::runCatchingExceptions([&] { secured.wait(*scope_); })) {
+      is_disconnected = exception->getType() == kj::Exception::Type::DISCONNECTED;
+    }
+    EXPECT_TRUE(is_disconnected);
+  }
+}
+
 TEST_F(SecureChannelTest, AKeyOfAnotherLengthIsRefused) {
   EXPECT_FALSE(SecureChannel::Create("short", ChannelSide::kNode).ok());
 }
