@@ -17,6 +17,7 @@
 #include "actors/cluster/cluster_probe_internal.h"
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/job_key.h"
+#include "actors/cluster/local_launcher_internal.h"
 #include "actors/cluster/node_supervisor_internal.h"
 #include "actors/cluster/oom_kills.h"
 #include "actors/cluster/socket_address.h"
@@ -57,6 +58,7 @@ class Cluster::Impl {
         [end_job](const MemberLoss&, const absl::Status& report) { end_job(report); }, end_job);
     supervisor_ = std::make_unique<NodeSupervisor>(
         options_, *loop_, actors_->membership(),
+        [](kj::AsyncIoContext& io) { return std::make_unique<LocalLauncher>(io); },
         [this](uint32_t rank, const std::string& host, std::string_view line) {
           actors_->pump().Print({rank, host, std::string(line)});
         });

@@ -1,5 +1,6 @@
-// Starts the processes of a job on its hosts, tells what becomes of them, and ends them. There are
-// local processes (local_launcher_internal.h); ssh and Slurm will be others.
+// Starts the processes of a job on its hosts, tells what becomes of them, and ends them. The one
+// implementation outside tests, LocalLauncher (local_launcher_internal.h), starts local processes,
+// among them ssh, srun and mpirun, which start a node elsewhere.
 //
 //   launcher.SetEvents({on_line, on_exit});
 //   launcher.Launch({.rank = 1, .arguments = {"penstock", "node", ...}});
@@ -14,12 +15,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include <kj/async-io.h>
 
 namespace penstock::actors {
 
@@ -65,6 +68,9 @@ class Launcher {
   // not launched.
   virtual void Kill(uint32_t rank) = 0;
 };
+
+// Makes the launcher of a job, on the thread of the event loop; `io` outlives it.
+using LauncherFactory = std::function<std::unique_ptr<Launcher>(kj::AsyncIoContext& io)>;
 
 }  // namespace penstock::actors
 

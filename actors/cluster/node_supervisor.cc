@@ -6,7 +6,6 @@
 #include "absl/time/time.h"
 #include <kj/debug.h>
 
-#include "actors/cluster/local_launcher_internal.h"
 #include "actors/cluster/network_interface.h"
 #include "actors/cluster/node_supervisor_internal.h"
 #include "actors/cluster/socket_address.h"
@@ -34,8 +33,13 @@ std::string Truncated(capnp::Text::Reader name) {
 }  // namespace
 
 NodeSupervisor::NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop,
-                               Membership& membership, OnLine on_line)
-    : options_(options), loop_(loop), on_line_(std::move(on_line)), membership_(membership) {
+                               Membership& membership, LauncherFactory make_launcher,
+                               OnLine on_line)
+    : options_(options),
+      loop_(loop),
+      make_launcher_(std::move(make_launcher)),
+      on_line_(std::move(on_line)),
+      membership_(membership) {
   for (uint32_t rank = 0; rank < options.num_processes; ++rank) {
     nodes_.push_back(std::make_unique<Node>());
     nodes_.back()->description.rank = rank;
@@ -50,7 +54,7 @@ control::StatusPromise NodeSupervisor::Listen(std::string key) {
   all_joined_ = kj::heap(paf.promise.fork());
   tasks_ = kj::heap<kj::TaskSet>(*this);
   questions_ = std::make_unique<control::Questions<JobStatus>>(loop_, options_.status_answers);
-  launcher_ = std::make_unique<LocalLauncher>(loop_.io());
+  launcher_ = make_launcher_(loop_.io());
   failure_detector_ = std::make_unique<FailureDetector>(
       loop_.timer(), *launcher_,
       std::max(options_.heartbeat_interval, options_.num_processes * kHeartbeatPerNode),

@@ -42,9 +42,9 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   // What a node has printed; called on the loop's thread.
   using OnLine = std::function<void(uint32_t rank, const std::string& host, std::string_view line)>;
 
-  // `options`, `loop` and `membership` outlive the result.
+  // `options`, `loop` and `membership` outlive the result. Listen makes the launcher.
   NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop, Membership& membership,
-                 OnLine on_line);
+                 LauncherFactory make_launcher, OnLine on_line);
   ~NodeSupervisor() noexcept override = default;
 
   // Lets nodes with the key, kJobKeyBytes bytes, join at options.listen. Once.
@@ -138,6 +138,7 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
 
   const ClusterOptions& options_;
   control::ControlLoop& loop_;
+  const LauncherFactory make_launcher_;
   const OnLine on_line_;
   std::string address_;
   Membership& membership_;
