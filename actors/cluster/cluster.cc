@@ -55,7 +55,8 @@ class Cluster::Impl {
     actors_ = std::make_unique<ClusterActors>(
         options_.on_output,
         RankTable(options_.num_processes, options_.num_devices, options_.process_devices),
-        [end_job](const MemberLoss&, const absl::Status& report) { end_job(report); }, end_job);
+        [this](const MemberLoss& loss, const absl::Status& report) { OnLoss(loss.rank, report); },
+        end_job);
     supervisor_ = std::make_unique<NodeSupervisor>(
         options_, *loop_, actors_->membership(),
         [](kj::AsyncIoContext& io) { return std::make_unique<LocalLauncher>(io); },
@@ -140,6 +141,19 @@ class Cluster::Impl {
   }
 
  private:
+  // On a thread of the membership.
+  void OnLoss(uint32_t rank, const absl::Status& report) {
+    const bool continues =
+        options_.on_loss != nullptr && options_.on_loss(report) == AfterLoss::kContinue;
+    loop_->Post([this, rank, report, continues] {
+      if (continues) {
+        supervisor_->ContinueWithout(rank, report);
+      } else {
+        supervisor_->Fail(report);
+      }
+    });
+  }
+
   // Checks the options and fills in those that are not set. Returns the bytes of the key.
   absl::StatusOr<std::string> CheckOptions() {
     if (options_.num_processes < 1 || options_.num_processes > 65536) {

@@ -8,9 +8,10 @@
 // Devices lie in contiguous blocks over the processes (device_range.h).
 //
 // Death. A node is lost when its process ends (seen at once where the coordinator started it), its
-// connection closes, or it does not answer for `heartbeat_timeout`. The first loss ends the job:
-// the session's calls return kUnavailable with who, where and why, all other nodes are told to
-// exit, and those that have not within `stop_timeout` are killed if the coordinator started them.
+// connection closes, or it does not answer for `heartbeat_timeout`. The first loss ends the job,
+// unless ClusterOptions::on_loss decides otherwise: the session's calls return kUnavailable with
+// who, where and why, all other nodes are told to exit, and those that have not within
+// `stop_timeout` are killed if the coordinator started them.
 // Errors that nodes report about their peers wait a moment, so that the death behind them is what
 // is told.
 //
@@ -43,6 +44,9 @@
 #include "base/cpu_topology.h"
 
 namespace penstock::actors {
+
+// What a job does that has lost a node.
+enum class AfterLoss { kEndJob, kContinue };
 
 struct ClusterOptions {
   uint32_t num_processes = 1;
@@ -85,6 +89,12 @@ struct ClusterOptions {
   std::function<void(const std::string& address, const std::string& key)> on_listening;
   // Told of each node that joins. Called from a thread of the cluster: must not block.
   std::function<void(const NodeDescription& node)> on_join;
+  // Decides what becomes of a job that has lost a node, once for each node; `report` says who,
+  // where and why, and its origin is the rank (error_origin.h). Null: the job ends. In a job that
+  // goes on, sessions over the lost node fail with the report, others continue, and sessions over
+  // the processes before it can be started (SessionOptions::num_processes). A loss before all nodes
+  // have joined ends the job whatever this says. Called from a thread of the cluster.
+  std::function<AfterLoss(const absl::Status& report)> on_loss;
 };
 
 // A payload of the status that tells of a loss, where it is known: what a shell would say of the

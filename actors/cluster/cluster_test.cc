@@ -23,8 +23,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_replace.h"
+#include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -704,6 +706,79 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(When::kStart, When::kStep, When::kStop),
                        ::testing::Values("", "tcp")),
     NameOf);
+
+// --- Losses that do not end the job
+// ---------------------------------------------------------------
+
+// Counts the losses and goes on.
+class LossCounter {
+ public:
+  AfterLoss Count(const absl::Status& report) {
+    const absl::MutexLock lock(&mutex_);
+    reports_.push_back(report);
+    return AfterLoss::kContinue;
+  }
+  std::vector<absl::Status> reports() {
+    const absl::MutexLock lock(&mutex_);
+    return reports_;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<absl::Status> reports_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST_F(ClusterTest, AJobMayGoOnWithoutANode) {
+  LossCounter losses;
+  ClusterOptions options = Options(3);
+  options.on_loss = [&losses](const absl::Status& report) { return losses.Count(report); };
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  absl::StatusOr<std::unique_ptr<Session>> all = StartSession(**cluster, 3);
+  ASSERT_TRUE(all.ok()) << all.status();
+  SessionOptions few_options;
+  few_options.kernels = &kernels_;
+  few_options.num_processes = 2;
+  few_options.start_engine = (*cluster)->engine_factory();
+  absl::StatusOr<std::unique_ptr<Session>> few = Session::Start(MakePlan(2), few_options);
+  ASSERT_TRUE(few.ok()) << few.status();
+  ASSERT_TRUE((*few)->Run(MakeFeeds(2)).ok());
+
+  const absl::Status lost = (*all)->Run(MakeFeeds(3, 2, Fault::kKill)).status();
+  EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
+  EXPECT_THAT(lost.ToString(), HasSubstr("killed by signal 9 (Killed) in step 1"));
+  EXPECT_EQ(OriginOf(lost).rank, 2);
+  // What the handler was told is the error of the session over the lost node. The other one goes
+  // on, and so does one that starts now.
+  EXPECT_THAT(losses.reports(), ::testing::ElementsAre(lost));
+  all->reset();
+  EXPECT_FALSE(StartSession(**cluster, 3).ok());
+  absl::StatusOr<std::unique_ptr<Session>> next = Session::Start(MakePlan(2), few_options);
+  ASSERT_TRUE(next.ok()) << next.status();
+  for (auto& session : {&*few, &*next}) {
+    const absl::StatusOr<StepResult> result = (*session)->Run(MakeFeeds(2));
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->Find("s")->As<float>()[0], -8);
+  }
+
+  // A second loss is another event.
+  const absl::Status second = (*few)->Run(MakeFeeds(2, 1, Fault::kExit)).status();
+  EXPECT_THAT(second.ToString(), HasSubstr("exited with status 3"));
+  EXPECT_THAT(losses.reports(), ::testing::ElementsAre(lost, second));
+  few->reset();
+  next->reset();
+  EXPECT_EQ((*cluster)->Stop(), lost);
+}
+
+TEST_F(ClusterTest, ALossBeforeAllHaveJoinedEndsTheJob) {
+  LossCounter losses;
+  ClusterOptions options = Options(2);
+  options.on_loss = [&losses](const absl::Status& report) { return losses.Count(report); };
+  setenv("FAULTY_NODE_START", StrCat("1:", static_cast<int>(Fault::kExit)).c_str(), 1);
+  const absl::Status started = Cluster::Start(options).status();
+  EXPECT_THAT(started.ToString(), HasSubstr("exited with status 3 before it joined"));
+  EXPECT_THAT(losses.reports(), ::testing::ElementsAre(started));
+}
 
 // --- Death inside a collective -------------------------------------------------------------------
 

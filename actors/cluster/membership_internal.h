@@ -1,8 +1,9 @@
 // Who is in a job: an actor that gives ranks to the nodes that join, and that handles the loss of a
-// member. Today a loss ends the job with a report; another handler may go on without the member.
+// member. Its handler decides what a loss means: a cluster's ends the job with the report, unless
+// ClusterOptions::on_loss has it go on without the member.
 //
 //   loop ── Join ──► join proxy ── request ──► membership ── reply ──► join proxy ──► loop
-//   loop ── Lose ──► membership ── handler(loss, report) ──► loop: ends the job
+//   loop ── Lose ──► membership ── handler(loss, report) ──► loop: ends the job, or goes on
 //
 // The join proxy waits for replies on behalf of threads that must not wait.
 //
@@ -108,7 +109,7 @@ using MembershipActor =
 
 class Membership {
  public:
-  // `report` is the error that ends the job, with who was lost and why.
+  // `report` says who was lost and why.
   using OnLoss = std::function<void(const MemberLoss& loss, const absl::Status& report)>;
   using OnJoined = JoinAnswer::OnJoined;
 

@@ -200,10 +200,12 @@ void NodeSupervisor::CountMemory(const ClusterSession& session, int sign) {
   }
 }
 
-void NodeSupervisor::FailSessions(const absl::Status& cause) {
+void NodeSupervisor::FailSessionsOver(uint32_t rank, const absl::Status& cause) {
   // They may end and leave the list meanwhile.
   const std::vector<std::shared_ptr<ClusterSession>> sessions = sessions_;
-  for (const auto& session : sessions) session->Fail(cause);
+  for (const auto& session : sessions) {
+    if (rank < session->num_processes()) session->Fail(cause);
+  }
 }
 
 // --- Losing nodes --------------------------------------------------------------------------------
@@ -263,9 +265,18 @@ void NodeSupervisor::Fail(const absl::Status& cause) {
   is_ending_ = true;
   loss_ = cause;
   if (joined_fulfiller_->isWaiting()) joined_fulfiller_->fulfill(absl::Status(cause));
-  FailSessions(cause);
+  FailSessionsOver(0, cause);
   TellToExit(cause);
   tasks_->add(AwaitExits(StopDeadline()));
+}
+
+void NodeSupervisor::ContinueWithout(uint32_t rank, const absl::Status& report) {
+  if (is_ending_) return;
+  if (joined_fulfiller_->isWaiting()) {
+    Fail(report);
+  } else {
+    FailSessionsOver(rank, report);
+  }
 }
 
 void NodeSupervisor::Kill() {
@@ -276,7 +287,7 @@ void NodeSupervisor::Kill() {
   }
   if (port_.get() != nullptr) port_->CloseAll();
   if (loss_.ok()) loss_ = absl::CancelledError("the job was ended");
-  FailSessions(loss_);
+  FailSessionsOver(0, loss_);
 }
 
 void NodeSupervisor::Close() {

@@ -94,6 +94,9 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   // The job cannot go on: its sessions fail with the cause, and the nodes are told to exit. Nothing
   // if it is ending already.
   void Fail(const absl::Status& cause);
+  // The job goes on without a node that is lost: the sessions over it fail with the report. Like
+  // Fail if not all nodes have joined yet.
+  void ContinueWithout(uint32_t rank, const absl::Status& report);
   // Ends the job at once: kills what was started here and leaves the other nodes alone.
   void Kill();
   void Close();
@@ -126,7 +129,8 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   void NoteLoss(const MemberLoss& loss);
   // What the job was doing when the node was lost: " in step 7".
   std::string WhenLost(uint32_t rank) const;
-  void FailSessions(const absl::Status& cause);
+  // Those that have more than `rank` processes.
+  void FailSessionsOver(uint32_t rank, const absl::Status& cause);
   // Adds what the devices of a session take, or with -1 takes it away.
   void CountMemory(const ClusterSession& session, int sign);
   void Disconnect(Node& node);
