@@ -3,11 +3,12 @@
 #include <atomic>
 #include <cmath>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "gtest/gtest.h"
 
 #include "base/shape.h"
@@ -75,16 +76,19 @@ TEST(ThreadPoolTest, ReductionsByPartAreReproducible) {
 
 TEST(ThreadPoolTest, EachPartHasAThreadOfItsOwn) {
   ThreadPool pool(3);
-  std::mutex mutex;
-  std::set<std::thread::id> ids;
-  std::thread::id first_part;
+  struct {
+    absl::Mutex mutex;
+    std::set<std::thread::id> ids ABSL_GUARDED_BY(mutex);
+    std::thread::id first_part ABSL_GUARDED_BY(mutex);
+  } seen;
   pool.ParallelFor(3, 1, [&](int64_t, int64_t, int part) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    ids.insert(std::this_thread::get_id());
-    if (part == 0) first_part = std::this_thread::get_id();
+    const absl::MutexLock lock(&seen.mutex);
+    seen.ids.insert(std::this_thread::get_id());
+    if (part == 0) seen.first_part = std::this_thread::get_id();
   });
-  EXPECT_EQ(ids.size(), 3u);
-  EXPECT_EQ(first_part, std::this_thread::get_id());
+  const absl::MutexLock lock(&seen.mutex);
+  EXPECT_EQ(seen.ids.size(), 3u);
+  EXPECT_EQ(seen.first_part, std::this_thread::get_id());
 }
 
 // What one job writes the next one reads, in other parts: no locks but the pool's own order.

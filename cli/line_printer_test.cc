@@ -1,14 +1,14 @@
 #include "cli/line_printer.h"
 
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <sstream>
 #include <streambuf>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -44,32 +44,30 @@ TEST(LinePrinterTest, TakesBytesAsTheyAre) {
 class StalledBuffer final : public std::streambuf {
  public:
   void AwaitWriter() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return is_waiting_; });
+    const absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&is_waiting_));
   }
   void Release() {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     is_released_ = true;
-    changed_.notify_all();
   }
   // All up to a line that ends with `last`.
   std::string Await(const std::string& last) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] {
+    const auto has_come = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return text_.size() >= last.size() &&
              text_.compare(text_.size() - last.size(), last.size(), last) == 0;
-    });
+    };
+    const absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&has_come));
     return text_;
   }
 
  protected:
   std::streamsize xsputn(const char* text, std::streamsize size) override {
-    std::unique_lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     is_waiting_ = true;
-    changed_.notify_all();
-    changed_.wait(lock, [this] { return is_released_; });
+    mutex_.Await(absl::Condition(&is_released_));
     text_.append(text, static_cast<size_t>(size));
-    changed_.notify_all();
     return size;
   }
   int_type overflow(int_type c) override {
@@ -78,11 +76,10 @@ class StalledBuffer final : public std::streambuf {
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_waiting_ = false;
-  bool is_released_ = false;
-  std::string text_;
+  absl::Mutex mutex_;
+  bool is_waiting_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_released_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string text_ ABSL_GUARDED_BY(mutex_);
 };
 
 struct Stalled {

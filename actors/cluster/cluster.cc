@@ -76,7 +76,7 @@ class Cluster::Impl {
   std::vector<NodeTraffic> traffic() {
     std::vector<NodeTraffic> traffic;
     const absl::MutexLock lock(&stop_mutex_);
-    if (loop_ == nullptr) return traffic;
+    if (is_stopped_) return traffic;
     (void)loop_->Await(
         [this, &traffic]() -> kj::Promise<void> {
           for (uint32_t rank = 0; rank < supervisor_->num_processes(); ++rank) {
@@ -100,7 +100,8 @@ class Cluster::Impl {
 
   absl::Status Stop(const absl::Status& outcome) {
     const absl::MutexLock lock(&stop_mutex_);
-    if (loop_ == nullptr) return end_;
+    if (loop_ == nullptr || is_stopped_) return end_;
+    is_stopped_ = true;
     if (access_ != nullptr) access_->Close();
     const absl::Duration timeout = options_.stop_timeout + absl::Seconds(5);
     end_ =
@@ -113,7 +114,7 @@ class Cluster::Impl {
         timeout, "the end of the cluster"));
     (void)actors_->pump().Flush(options_.stop_timeout);
     actors_->Stop(options_.stop_timeout);
-    loop_ = nullptr;
+    loop_->Stop();
     if (!supervisor_->loss().ok()) end_ = supervisor_->loss();
     const std::string file = FileOf(supervisor_->address());
     if (!file.empty()) unlink(file.c_str());
@@ -122,7 +123,7 @@ class Cluster::Impl {
 
   void Kill() {
     const absl::MutexLock lock(&stop_mutex_);
-    if (loop_ == nullptr) return;
+    if (is_stopped_) return;
     (void)loop_->Await(
         [this]() -> kj::Promise<void> {
           supervisor_->Kill();
@@ -278,13 +279,16 @@ class Cluster::Impl {
 
   ClusterOptions options_;
   std::vector<NodeDescription> nodes_;
-  // Held by calls of the loop that may run at the same time as Stop.
+  // Held by Stop, and by what may be called at the same time and uses the loop.
   absl::Mutex stop_mutex_;
+  bool is_stopped_ ABSL_GUARDED_BY(stop_mutex_) = false;
   absl::Status end_ ABSL_GUARDED_BY(stop_mutex_);  // what Stop returned
-  std::shared_ptr<ClusterAccess> access_;          // closed by Stop
+  // These are set by Start and stay.
+  std::shared_ptr<ClusterAccess> access_;  // closed by Stop
   std::unique_ptr<ClusterActors> actors_;
   std::unique_ptr<NodeSupervisor> supervisor_;
-  std::unique_ptr<control::ControlLoop> loop_;  // last: its thread uses all of the above
+  // Runs until Stop. Last: its thread uses all of the above.
+  std::unique_ptr<control::ControlLoop> loop_;
 };
 
 Cluster::Cluster(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

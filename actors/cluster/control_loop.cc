@@ -40,25 +40,29 @@ absl::StatusOr<std::unique_ptr<ControlLoop>> ControlLoop::Start() {
 }
 
 ControlLoop::~ControlLoop() {
-  if (thread_.joinable()) {
-    {
-      const absl::MutexLock lock(&mutex_);
-      is_stopping_ = true;
-    }
-    (void)eventfd_write(event_fd_, 1);
-    thread_.join();
-  }
+  Stop();
   if (event_fd_ >= 0) close(event_fd_);
 }
 
-void ControlLoop::Post(std::function<void()> work) {
+void ControlLoop::Stop() {
+  if (!thread_.joinable()) return;
   {
     const absl::MutexLock lock(&mutex_);
-    if (is_stopping_) return;
-    posted_.push_back(std::move(work));
-    if (posted_.size() > 1) return;  // the loop has been woken already
+    is_stopping_ = true;
   }
   (void)eventfd_write(event_fd_, 1);
+  thread_.join();
+}
+
+bool ControlLoop::TryPost(std::function<void()> work) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (is_stopping_) return false;
+    posted_.push_back(std::move(work));
+    if (posted_.size() > 1) return true;  // the loop has been woken already
+  }
+  (void)eventfd_write(event_fd_, 1);
+  return true;
 }
 
 absl::Status ControlLoop::AwaitStatus(std::function<StatusPromise()> begin, absl::Duration timeout,
@@ -84,7 +88,7 @@ absl::Status ControlLoop::AwaitStatus(std::function<StatusPromise()> begin, absl
     return absl::DeadlineExceededError(
         StrCat(what, " did not come to an end in ", absl::FormatDuration(timeout)));
   };
-  Post([this, shared, begin = std::move(begin), timeout, late = deadline_exceeded()] {
+  const auto run = [this, shared, begin = std::move(begin), timeout, late = deadline_exceeded()] {
     // The caller has given up, and objects that `begin` refers to may have been destroyed.
     if (shared->IsDone()) return;
     StatusPromise work = kj::evalNow([&begin] { return begin(); });
@@ -95,7 +99,10 @@ absl::Status ControlLoop::AwaitStatus(std::function<StatusPromise()> begin, absl
         .exclusiveJoin(timer().afterDelay(bound).then([shared, late] { shared->Set(late); }))
         .detach(
             [shared](const kj::Exception& exception) { shared->Set(FromException(exception)); });
-  });
+  };
+  if (!TryPost(run)) {
+    return absl::CancelledError(StrCat(what, ": the loop of the control plane has ended"));
+  }
   Shared& state = *shared;
   const absl::MutexLock lock(&state.mutex);
   const absl::Condition is_done(&state.is_done);

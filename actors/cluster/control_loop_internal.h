@@ -2,7 +2,7 @@
 // to it through a queue.
 //
 // Thread rule: any thread but the loop's may call Post and Await. All kj objects belong to the
-// loop. Invariants: posted work runs in order; work posted during destruction is dropped; Await
+// loop. Invariants: posted work runs in order; work posted after Stop is dropped; Await
 // returns within its timeout plus a few seconds.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_CONTROL_LOOP_INTERNAL_H_
@@ -32,16 +32,19 @@ namespace penstock::actors::control {
 class ControlLoop {
  public:
   static absl::StatusOr<std::unique_ptr<ControlLoop>> Start();
-  // Runs the work that was posted, then ends the loop. REQUIRES: all kj objects of the loop have
-  // been destroyed.
-  ~ControlLoop();
+  ~ControlLoop();  // stops
   ControlLoop(const ControlLoop&) = delete;
   ControlLoop& operator=(const ControlLoop&) = delete;
 
-  void Post(std::function<void()> work);
+  // Runs the work that was posted, then ends the loop. Again: nothing. REQUIRES: all kj objects of
+  // the loop have been destroyed; not called by two threads at a time.
+  void Stop();
+
+  // After Stop: does nothing.
+  void Post(std::function<void()> work) { (void)TryPost(std::move(work)); }
 
   // Calls `begin` on the loop and waits for the promise that it returns, of a status or of nothing.
-  // The text of kDeadlineExceeded names `what`.
+  // The text of kDeadlineExceeded names `what`. kCancelled: the loop has ended.
   template <typename Begin>
   absl::Status Await(Begin begin, absl::Duration timeout, std::string_view what) {
     return AwaitStatus([begin = std::move(begin)] { return ToStatus(begin()); }, timeout, what);
@@ -53,6 +56,8 @@ class ControlLoop {
 
  private:
   ControlLoop() = default;
+  // False: the loop has ended or is about to.
+  bool TryPost(std::function<void()> work);
   absl::Status AwaitStatus(std::function<StatusPromise()> begin, absl::Duration timeout,
                            std::string_view what);
   void Main();

@@ -5,7 +5,6 @@
 #include <fstream>
 #include <future>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -63,22 +62,23 @@ class NoThreads {
     const rlim_t in_use = num_pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE));
     const rlimit tight = {in_use + (rlim_t{3} << 20), before_.rlim_max};
     setrlimit(RLIMIT_AS, &tight);
-    end_.lock();
+    // A mutex of Abseil would allocate memory in each thread.
+    const std::shared_future<void> has_ended = end_.get_future().share();
     while (true) {
-      auto thread = StartThread("nothing", [this] { const std::lock_guard lock(end_); });
+      auto thread = StartThread("nothing", [has_ended] { has_ended.wait(); });
       if (!thread.ok()) break;
       threads_.push_back(*std::move(thread));
     }
   }
   ~NoThreads() {
     setrlimit(RLIMIT_AS, &before_);
-    end_.unlock();
+    end_.set_value();
     for (std::thread& thread : threads_) thread.join();
   }
 
  private:
   rlimit before_ = {};
-  std::mutex end_;
+  std::promise<void> end_;
   std::vector<std::thread> threads_;
 };
 
@@ -117,6 +117,22 @@ TEST_F(ControlLoopTest, WorkThatIsTooLateHasGoneWhenAwaitReturns) {
   EXPECT_FALSE(was_there);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("the work did not come to an end in 20ms"));
+}
+
+TEST_F(ControlLoopTest, AfterItsEndNothingRuns) {
+  loop_->Stop();
+  loop_->Stop();
+  bool has_run = false;
+  loop_->Post([&has_run] { has_run = true; });
+  const absl::Status late = loop_->Await(
+      [&has_run]() -> kj::Promise<void> {
+        has_run = true;
+        return kj::READY_NOW;
+      },
+      absl::Minutes(10), "the work");
+  EXPECT_TRUE(absl::IsCancelled(late)) << late;
+  loop_ = nullptr;
+  EXPECT_FALSE(has_run);
 }
 
 TEST(SystemReasonTest, IsAPhraseWithoutCallAndValues) {

@@ -117,7 +117,7 @@ absl::StatusOr<MemberList> Membership::List(absl::Duration timeout) const {
   absl::StatusOr<MemberList> list = absl::UnknownError("");
   caf::scoped_actor self(system_);
   self->request(actor_, absl::ToChronoMilliseconds(timeout), ListAtom::value)
-      .receive([&list, this](const MemberList& answer) { list = answer; },
+      .receive([&list](const MemberList& answer) { list = answer; },
                [&list](const caf::error& error) {
                  list = absl::DeadlineExceededError(
                      StrCat("the membership of the job does not answer: ", caf::to_string(error)));

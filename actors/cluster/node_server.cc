@@ -398,7 +398,8 @@ class NodeServer final : public control::Node::Server {
     options.interfaces = node_.options.interfaces;
     options.request_timeout = std::chrono::seconds(
         std::clamp<int64_t>(absl::ToInt64Seconds(Timeout(params.getTimeoutMs())), 1, 1'000'000));
-    options.on_left = [count = node_.sessions.CountLeft()](uint64_t bytes, const std::string& why) {
+    options.on_leak = [count = node_.sessions.CountLeaks()](uint64_t bytes,
+                                                            const std::string& why) {
       count(bytes);
       std::fprintf(stderr, "%s\n", why.c_str());
     };

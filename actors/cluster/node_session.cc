@@ -31,11 +31,11 @@ uint64_t MemoryLimit(const NodeOptions& options) {
 
 NodeSession::NodeSession(const NodeOptions& options, Tell tell,
                          std::shared_ptr<std::atomic<int64_t>> num_untold,
-                         std::shared_ptr<std::atomic<uint64_t>> bytes_left)
+                         std::shared_ptr<std::atomic<uint64_t>> bytes_leaked)
     : options_(options),
       tell_(std::move(tell)),
       num_untold_(std::move(num_untold)),
-      bytes_left_(std::move(bytes_left)) {}
+      bytes_leaked_(std::move(bytes_leaked)) {}
 
 NodeSession::~NodeSession() {
   if (engine_ != nullptr) engine_->Stop();
@@ -70,8 +70,8 @@ absl::StatusOr<std::string> NodeSession::Open(const SessionRequest& request, std
       std::fprintf(stderr, "note: %s\n", warning.c_str());
     };
   }
-  ucx.on_left = [bytes_left = bytes_left_](uint64_t num_bytes, const std::string& why) {
-    *bytes_left += num_bytes;
+  ucx.on_leak = [bytes_leaked = bytes_leaked_](uint64_t num_bytes, const std::string& why) {
+    *bytes_leaked += num_bytes;
     std::fprintf(stderr, "%s\n", why.c_str());
   };
   ASSIGN_OR_RETURN(transport_, create_transport(ucx));
@@ -317,7 +317,7 @@ absl::Status NodeSession::AddBox(uint32_t state, const Box& box,
     for (const auto& [copy, tile] : parts) {
       copy.ForEachRunOf(
           0, static_cast<int64_t>(offset), static_cast<int64_t>(size),
-          [&](int64_t to, int64_t from, int64_t count) {
+          [&, &tile = tile](int64_t to, int64_t from, int64_t count) {
             for (const uint32_t placement : tile) {
               status->Update(engine_->WriteTile(placements[placement], static_cast<uint64_t>(to),
                                                 static_cast<uint64_t>(count), bytes + from));

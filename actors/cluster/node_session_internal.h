@@ -68,11 +68,11 @@ class NodeSession : public EngineObserver {
   using Tell = std::function<void(std::function<void(control::Observer::Client&)>)>;
 
   // `options` must outlive the session. `num_untold` counts the steps of all sessions that are done
-  // here and whose report the coordinator has not acknowledged; `bytes_left` adds up the memory
-  // that the transports of sessions have left behind (UcxOptions::on_left).
+  // here and whose report the coordinator has not acknowledged; `bytes_leaked` adds up the memory
+  // that the transports of sessions have leaked (UcxOptions::on_leak).
   NodeSession(const NodeOptions& options, Tell tell,
               std::shared_ptr<std::atomic<int64_t>> num_untold,
-              std::shared_ptr<std::atomic<uint64_t>> bytes_left);
+              std::shared_ptr<std::atomic<uint64_t>> bytes_leaked);
   ~NodeSession() override;
 
   // Checks the plan and creates the transport. Returns the transport's address.
@@ -140,7 +140,7 @@ class NodeSession : public EngineObserver {
   uint64_t num_bytes_ = 0;
   int64_t num_submitted_ = 0;
   const std::shared_ptr<std::atomic<int64_t>> num_untold_;
-  const std::shared_ptr<std::atomic<uint64_t>> bytes_left_;
+  const std::shared_ptr<std::atomic<uint64_t>> bytes_leaked_;
   std::vector<TraceEvent> trace_;  // num_taken_ of them have been taken
   size_t num_taken_ = 0;
 

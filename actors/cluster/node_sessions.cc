@@ -28,7 +28,8 @@ absl::Status NodeSessions::Admit(uint32_t generation, uint64_t plan_bytes) {
 
 absl::StatusOr<std::string> NodeSessions::Open(const SessionRequest& request, std::string_view plan,
                                                NodeSession::Tell tell) {
-  auto session = std::make_unique<NodeSession>(options_, std::move(tell), num_untold_, bytes_left_);
+  auto session =
+      std::make_unique<NodeSession>(options_, std::move(tell), num_untold_, bytes_leaked_);
   ASSIGN_OR_RETURN(std::string address, session->Open(request, plan, create_transport_));
   sessions_[request.generation] = std::move(session);
   return address;
@@ -86,14 +87,14 @@ std::shared_ptr<const KeptTiles> NodeSessions::FindKept(uint64_t number) const {
 }
 
 uint64_t NodeSessions::BytesInUse() const {
-  uint64_t num_bytes = *bytes_left_;
+  uint64_t num_bytes = *bytes_leaked_;
   for (const auto& [generation, session] : sessions_) num_bytes += session->num_bytes();
   for (const auto& [number, kept] : kept_) num_bytes += kept->num_bytes();
   return num_bytes;
 }
 
-std::function<void(uint64_t bytes)> NodeSessions::CountLeft() const {
-  return [bytes_left = bytes_left_](uint64_t bytes) { *bytes_left += bytes; };
+std::function<void(uint64_t bytes)> NodeSessions::CountLeaks() const {
+  return [bytes_leaked = bytes_leaked_](uint64_t bytes) { *bytes_leaked += bytes; };
 }
 
 }  // namespace penstock::actors

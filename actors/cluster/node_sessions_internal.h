@@ -1,7 +1,7 @@
 // What a node holds for its coordinator: open sessions and kept copies of states, within the
 // memory that the node may use.
 //
-// Thread rule: the node's work thread, but for CountLeft and FindInspector.
+// Thread rule: the node's work thread, but for CountLeaks and FindInspector.
 // Invariant: a session of a generation opens once.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_NODE_SESSIONS_INTERNAL_H_
@@ -58,11 +58,11 @@ class NodeSessions {
   std::shared_ptr<const KeptTiles> FindKept(uint64_t number) const;
   void Drop(uint64_t number) { kept_.erase(number); }
 
-  // The memory of the sessions, of the kept states, and left behind by ended sessions.
+  // The memory of the sessions, of the kept states, and leaked by ended sessions.
   uint64_t BytesInUse() const;
-  // For transports: adds memory that one leaves behind. May be called from any thread, also when
+  // For transports: adds memory that one leaks. May be called from any thread, also when
   // the node has ended.
-  std::function<void(uint64_t bytes)> CountLeft() const;
+  std::function<void(uint64_t bytes)> CountLeaks() const;
 
   const NodeSession::TransportFactory& create_transport() const { return create_transport_; }
 
@@ -80,7 +80,7 @@ class NodeSessions {
   std::map<uint32_t, std::shared_ptr<LocalInspector>> inspectors_
       ABSL_GUARDED_BY(inspectors_mutex_);  // by generation
   // Memory that transports of ended sessions have left behind.
-  const std::shared_ptr<std::atomic<uint64_t>> bytes_left_ =
+  const std::shared_ptr<std::atomic<uint64_t>> bytes_leaked_ =
       std::make_shared<std::atomic<uint64_t>>(0);
 };
 

@@ -1,9 +1,9 @@
-#include <condition_variable>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -20,10 +20,9 @@ class OutputPumpTest : public ::testing::Test {
  protected:
   OutputPumpTest()
       : system_(config_), pump_(system_, [this](uint32_t rank, auto host, auto line) {
-          std::unique_lock lock(mutex_);
+          const absl::MutexLock lock(&mutex_);
           is_reading_ = true;
-          changed_.notify_all();
-          changed_.wait(lock, [this] { return is_open_; });
+          mutex_.Await(absl::Condition(&is_open_));
           if (line == "throw") throw std::runtime_error("the terminal is gone");
           lines_.push_back(StrCat(rank, " ", host, " ", line));
         }) {}
@@ -32,24 +31,49 @@ class OutputPumpTest : public ::testing::Test {
     EXPECT_EQ(pump_.Stop(absl::Seconds(20)), absl::OkStatus());
   }
 
-  void Open() {
-    const std::lock_guard lock(mutex_);
-    is_open_ = true;
-    changed_.notify_all();
+  void Open() { SetOpen(true); }
+  void Close() { SetOpen(false); }
+  bool AwaitReader() {
+    const absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&is_reading_), absl::Seconds(20));
   }
   std::vector<std::string> lines() {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     return lines_;
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_open_ = true;             // guarded by mutex_
-  bool is_reading_ = false;         // guarded by mutex_; a line has come
-  std::vector<std::string> lines_;  // guarded by mutex_
+  absl::Mutex mutex_;
+  bool is_open_ ABSL_GUARDED_BY(mutex_) = true;
+  bool is_reading_ ABSL_GUARDED_BY(mutex_) = false;  // a line has come
+  std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
   caf::actor_system_config config_;
   caf::actor_system system_;  // its end waits for the reader
   OutputPump pump_;
+
+ private:
+  void SetOpen(bool is_open) {
+    const absl::MutexLock lock(&mutex_);
+    is_open_ = is_open;
+  }
+};
+
+// How often a pump has been started again.
+class RestartCount {
+ public:
+  void Increment() {
+    const absl::MutexLock lock(&mutex_);
+    ++count_;
+  }
+  bool Await(int count) {
+    const auto is_reached = [this, count]()
+                                ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return count_ == count; };
+    const absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&is_reached), absl::Seconds(20));
+  }
+
+ private:
+  absl::Mutex mutex_;
+  int count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 TEST_F(OutputPumpTest, LinesComeInTheirOrder) {
@@ -61,7 +85,7 @@ TEST_F(OutputPumpTest, LinesComeInTheirOrder) {
 }
 
 TEST_F(OutputPumpTest, AReaderThatDoesNotReadBoundsWhatWaits) {
-  is_open_ = false;
+  Close();
   pump_.Start();
   for (size_t i = 0; i < OutputPump::kMaxQueued + 100; ++i) pump_.Print({0, "a", "line"});
   EXPECT_GE(pump_.num_dropped(), 99u);  // one may be with the reader
@@ -72,13 +96,10 @@ TEST_F(OutputPumpTest, AReaderThatDoesNotReadBoundsWhatWaits) {
 }
 
 TEST_F(OutputPumpTest, AReaderThatDoesNotReturnIsNotWaitedForWithoutABound) {
-  is_open_ = false;
+  Close();
   pump_.Start();
   pump_.Print({0, "a", "line"});
-  {
-    std::unique_lock lock(mutex_);
-    ASSERT_TRUE(changed_.wait_for(lock, std::chrono::seconds(20), [this] { return is_reading_; }));
-  }
+  ASSERT_TRUE(AwaitReader());
   EXPECT_EQ(pump_.Stop(absl::Milliseconds(50)).code(), absl::StatusCode::kDeadlineExceeded);
 }
 
@@ -86,21 +107,15 @@ TEST_F(OutputPumpTest, AReaderThatDoesNotReturnIsNotWaitedForWithoutABound) {
 TEST_F(OutputPumpTest, AReaderThatThrowsLosesItsLineAlone) {
   const caf::actor supervisor =
       system_.spawn<Supervisor>([](const absl::Status& status) { ADD_FAILURE() << status; });
-  std::mutex mutex;
-  std::condition_variable changed;
-  int num_restarts = 0;
+  RestartCount num_restarts;
   Watch(supervisor, {pump_.Start(), "output pump", Child::kOutputPump, [&] {
                        const caf::actor next = pump_.Start();
-                       const std::lock_guard lock(mutex);
-                       ++num_restarts;
-                       changed.notify_all();
+                       num_restarts.Increment();
                        return next;
                      }});
   for (int i = 1; i <= 3; ++i) {
     pump_.Print({0, "a", "throw"});
-    std::unique_lock lock(mutex);
-    ASSERT_TRUE(
-        changed.wait_for(lock, std::chrono::seconds(20), [&] { return num_restarts == i; }));
+    ASSERT_TRUE(num_restarts.Await(i));
     pump_.Print({0, "a", StrCat("after ", i)});
   }
   ASSERT_EQ(pump_.Flush(absl::Seconds(20)), absl::OkStatus());

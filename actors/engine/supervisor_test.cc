@@ -1,13 +1,13 @@
 // What becomes of the children of a supervisor, strategy by strategy.
 
 #include <atomic>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -34,22 +34,21 @@ class SupervisorTest : public ::testing::Test {
  protected:
   SupervisorTest() : system_(config_) {
     supervisor_ = system_.spawn<Supervisor>([this](const absl::Status& status) {
-      const std::lock_guard lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       failures_.push_back(status);
-      changed_.notify_all();
     });
   }
   ~SupervisorTest() override {
     caf::anon_send_exit(supervisor_, caf::exit_reason::user_shutdown);
+    const absl::MutexLock lock(&mutex_);
     for (const caf::actor& child : children_) {
       caf::anon_send_exit(child, caf::exit_reason::user_shutdown);
     }
   }
 
   caf::actor Start() {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     children_.push_back(system_.spawn(Mortal, static_cast<int>(children_.size())));
-    changed_.notify_all();
     return children_.back();
   }
 
@@ -59,32 +58,35 @@ class SupervisorTest : public ::testing::Test {
 
   // The child with this number, once it has been started.
   caf::actor AwaitChild(size_t number) {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(20),
-                                  [&] { return children_.size() > number; }));
+    const auto is_there = [this, number]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return children_.size() > number;
+    };
+    const absl::MutexLock lock(&mutex_);
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&is_there), absl::Seconds(20)));
     return children_.size() > number ? children_[number] : caf::actor();
   }
 
   absl::Status AwaitFailure() {
-    std::unique_lock lock(mutex_);
-    EXPECT_TRUE(
-        changed_.wait_for(lock, std::chrono::seconds(20), [&] { return !failures_.empty(); }));
+    const auto has_failed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return !failures_.empty();
+    };
+    const absl::MutexLock lock(&mutex_);
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&has_failed), absl::Seconds(20)));
     return failures_.empty() ? absl::OkStatus() : failures_.front();
   }
 
   // What the supervisor has been told is done.
   size_t NumChildren() {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     return children_.size();
   }
 
   caf::actor_system_config config_;
   caf::actor_system system_;
   caf::actor supervisor_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<caf::actor> children_;    // guarded by mutex_
-  std::vector<absl::Status> failures_;  // guarded by mutex_
+  absl::Mutex mutex_;
+  std::vector<caf::actor> children_ ABSL_GUARDED_BY(mutex_);
+  std::vector<absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
 };
 
 TEST_F(SupervisorTest, AChildWithoutStateIsRestarted) {
@@ -100,7 +102,7 @@ TEST_F(SupervisorTest, AChildWithoutStateIsRestarted) {
   // And so is the one that took its place.
   caf::anon_send(second, DieAtom::value);
   AwaitChild(2);
-  const std::lock_guard lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   EXPECT_TRUE(failures_.empty());
 }
 
@@ -120,7 +122,7 @@ TEST_F(SupervisorTest, AChildWithStateEscalates) {
   for (const ChildStrategy& strategy : kChildStrategies) {
     if (strategy.on_end != OnEnd::kEscalate) continue;
     {
-      const std::lock_guard lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       failures_.clear();
     }
     Watch(strategy.child, "child that knows");

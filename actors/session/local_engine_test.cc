@@ -9,18 +9,19 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -51,36 +52,38 @@ constexpr std::chrono::seconds kPatience{60};
 class WaitingObserver final : public EngineObserver {
  public:
   void OnStepDone(const DeviceStepReport&) override {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     ++num_done_;
-    changed_.notify_all();
   }
   void OnError(uint32_t, int64_t, const absl::Status& status) override { OnFailure(status); }
   void OnFailure(const absl::Status& status) override {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (failure_.ok()) failure_ = status;
-    changed_.notify_all();
   }
 
   bool AwaitDone(int count) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [&] { return num_done_ >= count || !failure_.ok(); });
+    const auto is_over = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return num_done_ >= count || !failure_.ok();
+    };
+    const absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&is_over), absl::FromChrono(kPatience));
   }
   absl::Status AwaitFailure() {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kPatience, [&] { return !failure_.ok(); });
+    const auto has_failed = [this]()
+                                ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !failure_.ok(); };
+    const absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(&has_failed), absl::FromChrono(kPatience));
     return failure_;
   }
   absl::Status failure() {
-    const std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     return failure_;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int num_done_ = 0;
-  absl::Status failure_;
+  absl::Mutex mutex_;
+  int num_done_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Computes until it is allowed to end.
@@ -676,13 +679,12 @@ class AffinityKernel final : public kernels::Kernel {
  public:
   AffinityKernel(Device* device, cpu_set_t* to) : device_(*device), to_(to) {}
   absl::Status Run(const kernels::KernelArgs&) override {
-    std::mutex mutex;
     device_.thread_pool()->ParallelFor(device_.thread_pool()->size(), 1,
-                                       [&](int64_t, int64_t, int) {
+                                       [this](int64_t, int64_t, int) {
                                          cpu_set_t set;
                                          CPU_ZERO(&set);
                                          const int error = sched_getaffinity(0, sizeof(set), &set);
-                                         const std::lock_guard lock(mutex);
+                                         const absl::MutexLock lock(&mutex_);
                                          EXPECT_EQ(error, 0);
                                          CPU_OR(to_, to_, &set);
                                        });
@@ -691,7 +693,8 @@ class AffinityKernel final : public kernels::Kernel {
 
  private:
   Device& device_;
-  cpu_set_t* const to_;
+  absl::Mutex mutex_;
+  cpu_set_t* const to_ ABSL_PT_GUARDED_BY(mutex_);
 };
 
 // Runs "t.where" on each of the devices; their processors.

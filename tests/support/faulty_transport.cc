@@ -2,17 +2,21 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <random>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+#include "base/await.h"
 
 namespace penstock::testing {
 namespace {
@@ -31,44 +35,44 @@ class WakeupTimer {
   WakeupTimer() : thread_([this] { Run(); }) {}
   ~WakeupTimer() {
     {
-      const std::lock_guard lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       is_ending_ = true;
     }
-    changed_.notify_one();
     thread_.join();
   }
 
   // `wakeup` outlives the timer.
   void CallAt(SteadyTime time, const std::function<void()>* wakeup) {
-    {
-      const std::lock_guard lock(mutex_);
-      calls_.emplace(time, wakeup);
-    }
-    changed_.notify_one();
+    const absl::MutexLock lock(&mutex_);
+    calls_.emplace(time, wakeup);
   }
 
  private:
   void Run() {
-    std::unique_lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     while (!is_ending_) {
-      if (calls_.empty()) {
-        changed_.wait(lock);
-      } else if (std::chrono::steady_clock::now() < calls_.begin()->first) {
-        changed_.wait_until(lock, calls_.begin()->first);
+      const SteadyTime next = calls_.empty() ? SteadyTime::max() : calls_.begin()->first;
+      const SteadyTime now = std::chrono::steady_clock::now();
+      if (now < next) {
+        const auto has_changed = [this, next]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+          return is_ending_ || (!calls_.empty() && calls_.begin()->first < next);
+        };
+        (void)AwaitFor(absl::Condition(&has_changed),
+                       calls_.empty() ? absl::InfiniteDuration() : absl::FromChrono(next - now),
+                       &mutex_);
       } else {
         const std::function<void()>* wakeup = calls_.begin()->second;
         calls_.erase(calls_.begin());
-        lock.unlock();
+        mutex_.Unlock();
         (*wakeup)();
-        lock.lock();
+        mutex_.Lock();
       }
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::multimap<SteadyTime, const std::function<void()>*> calls_;
-  bool is_ending_ = false;
+  absl::Mutex mutex_;
+  std::multimap<SteadyTime, const std::function<void()>*> calls_ ABSL_GUARDED_BY(mutex_);
+  bool is_ending_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -219,12 +219,12 @@ const std::byte* PeerMemory::Map(uint64_t index) {
   const absl::MutexLock lock(&mutex_);
   Region& region = regions_[index];
   const std::byte* begin = region.begin.load(std::memory_order_relaxed);
-  if (begin != nullptr || region.is_refused) return begin;
+  if (begin != nullptr || is_refused_[index]) return begin;
   if (index >= directory_->num_regions.load(std::memory_order_acquire)) return nullptr;
   const SharedDirectory::Entry entry = directory_->entries[index];
   const void* memory = nullptr;
   if (entry.num_bytes > 0) memory = MapFile(process_, entry.descriptor, entry.num_bytes);
-  region.is_refused = memory == nullptr;
+  is_refused_[index] = memory == nullptr;
   if (memory == nullptr) return nullptr;
   if (entry.num_bytes >= kHugePageBytes) {
     madvise(const_cast<void*>(memory), entry.num_bytes, MADV_HUGEPAGE);

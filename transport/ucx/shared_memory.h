@@ -90,8 +90,7 @@ class PeerMemory {
  private:
   struct Region {
     std::atomic<const std::byte*> begin{nullptr};
-    uint64_t num_bytes = 0;   // written before `begin`
-    bool is_refused = false;  // guarded by PeerMemory::mutex_
+    uint64_t num_bytes = 0;  // written before `begin`
   };
 
   PeerMemory(uint64_t process, const SharedDirectory* directory)
@@ -102,6 +101,7 @@ class PeerMemory {
   const SharedDirectory* const directory_;
   std::array<Region, kMaxSharedRegions> regions_;
   absl::Mutex mutex_;
+  std::array<bool, kMaxSharedRegions> is_refused_ ABSL_GUARDED_BY(mutex_) = {};  // of the regions
 };
 
 }  // namespace penstock::transport::ucx

@@ -136,14 +136,14 @@ void UcxEndpoint::Close(Clock::time_point deadline) {
   // A device that was never connected may have begun to connect to this one, which UCX does not
   // show.
   if (has_unknown_peers) progress_until(Clock::now() + kUnknownTimeout, [] { return false; });
-  is_left_ = peers_.state() == ConnectionState::kConnecting;
-  if (!is_left_) ucp_worker_destroy(worker_);
+  is_leaked_ = peers_.state() == ConnectionState::kConnecting;
+  if (!is_leaked_) ucp_worker_destroy(worker_);
   worker_ = nullptr;
 }
 
 bool UcxEndpoint::IsTransferring() {
   const Lock lock(lock_);
-  const bool is_destroyed = worker_ == nullptr && !is_left_;
+  const bool is_destroyed = worker_ == nullptr && !is_leaked_;
   return !is_destroyed && NumTransferring() > 0;
 }
 

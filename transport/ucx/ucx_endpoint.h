@@ -58,11 +58,11 @@ class UcxEndpoint final : public Endpoint {
 
   // Disconnects, waits until `deadline` for UCX to let go of the memory of requests, and destroys
   // the worker, which shuts down what is left. A worker with a connection that was never made
-  // cannot be destroyed and is left behind: see is_left. Nothing but the functions below is called
+  // cannot be destroyed and is leaked: see is_leaked. Nothing but the functions below is called
   // afterwards. REQUIRES: nobody waits any more, and ProgressConnections has been given time.
   void Close(std::chrono::steady_clock::time_point deadline) ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // After Close: the worker was left behind, and with it the context has to stay.
-  bool is_left() const { return is_left_; }
+  // After Close: the worker was leaked, and with it the context has to stay.
+  bool is_leaked() const { return is_leaked_; }
   // Whether UCX uses memory of requests. After Close: if so, it does for good, and this endpoint
   // has to stay as well.
   bool IsTransferring();
@@ -166,7 +166,7 @@ class UcxEndpoint final : public Endpoint {
   bool has_expired_ ABSL_GUARDED_BY(lock_) = false;
   // The last CountTransferring.
   std::vector<uint64_t> num_transferring_ ABSL_GUARDED_BY(lock_);
-  bool is_left_ = false;  // since Close
+  bool is_leaked_ = false;  // since Close
 
   int event_fd_ = -1;  // the worker's
   int watch_fd_ = -1;

@@ -58,6 +58,20 @@ absl::Status SetDefaults(const UcxOptions& options, ucp_config_t* config) {
   return absl::OkStatus();
 }
 
+// What UCX may still use of a transport that has gone.
+struct LeakedTransport {
+  std::unique_ptr<UcxOptions> options;
+  std::unique_ptr<Transport> local;
+  std::vector<std::unique_ptr<ucx::PeerMemory>> peer_memory;
+  std::vector<std::shared_ptr<const void>> owners;
+  std::vector<std::unique_ptr<UcxEndpoint>> endpoints;
+};
+
+struct LeakedTransports {
+  absl::Mutex mutex;
+  std::vector<LeakedTransport> transports ABSL_GUARDED_BY(mutex);
+};
+
 class UcxTransportImpl final : public UcxTransport {
  public:
   explicit UcxTransportImpl(const UcxOptions& options)
@@ -71,25 +85,25 @@ class UcxTransportImpl final : public UcxTransport {
     watch_.reset();
     AwaitConnections();
     const auto deadline = std::chrono::steady_clock::now() + options_.release_timeout;
-    bool has_left_worker = false;
+    bool has_leaked_worker = false;
     std::string transferring;
     for (const auto& endpoint : endpoints_) {
       endpoint->Close(deadline);
-      has_left_worker |= endpoint->is_left();
+      has_leaked_worker |= endpoint->is_leaked();
       if (endpoint->IsTransferring()) {
         StrAppend(&transferring, transferring.empty() ? "" : ", ",
                   endpoint->DescribeTransferring());
       }
     }
     if (!transferring.empty()) {
-      LeaveMemory(transferring);
+      LeakMemory(transferring);
       return;
     }
     endpoints_.clear();
     const absl::MutexLock lock(&mutex_);
     if (context_ == nullptr) return;
     for (ucp_mem_h handle : memory_) ucp_mem_unmap(context_, handle);
-    if (!has_left_worker) ucp_cleanup(context_);
+    if (!has_leaked_worker) ucp_cleanup(context_);
   }
 
   absl::Status Open() {
@@ -237,27 +251,22 @@ class UcxTransportImpl final : public UcxTransport {
 
  private:
   // UCX uses memory of requests for ever: whatever it may touch is never freed.
-  void LeaveMemory(const std::string& transferring) {
-    struct Left {
-      std::unique_ptr<UcxOptions> options;
-      std::unique_ptr<Transport> local;
-      std::vector<std::unique_ptr<ucx::PeerMemory>> peer_memory;
-      std::vector<std::shared_ptr<const void>> owners;
-      std::vector<std::unique_ptr<UcxEndpoint>> endpoints;
-    };
-    // Reachable, so that it counts as no leak by mistake.
-    static absl::Mutex mutex;
-    static auto* const all_left = new std::vector<Left>();
-    const auto on_left = std::exchange(own_options_->on_left, nullptr);
+  void LeakMemory(const std::string& transferring) {
+    // Of the whole process, and never destroyed: UCX may read or write this memory until the
+    // process ends, so nothing that ends before may own it. That it stays reachable tells leak
+    // checkers that it is kept on purpose.
+    static auto* const leaked = new LeakedTransports();
+    const auto on_leak = std::exchange(own_options_->on_leak, nullptr);
     own_options_->on_unreleased = nullptr;
     const absl::MutexLock lock(&mutex_);
     {
-      const absl::MutexLock left_lock(&mutex);
-      all_left->push_back({std::move(own_options_), std::move(local_), std::move(peer_memory_),
-                           std::move(owners_), std::move(endpoints_)});
+      const absl::MutexLock leaked_lock(&leaked->mutex);
+      leaked->transports.push_back({std::move(own_options_), std::move(local_),
+                                    std::move(peer_memory_), std::move(owners_),
+                                    std::move(endpoints_)});
     }
-    if (!on_left) return;
-    on_left(num_held_bytes_,
+    if (!on_leak) return;
+    on_leak(num_held_bytes_,
             StrCat("data plane: ", FormatBytes(num_held_bytes_),
                    " of memory are never freed, as UCX cannot let go of ", transferring));
   }

@@ -35,7 +35,7 @@
 // session has to. Closing forces UCX to let go of everything, waits up to `release_timeout`, and
 // then destroys UCX's workers, which shuts down what is left. A worker with an incomplete
 // connection cannot be destroyed, see below. If it uses memory of requests, all memory that was
-// given to Hold is never freed, and `on_left` is called.
+// given to Hold is never freed, and `on_leak` is called.
 //
 // A peer reads shared memory by itself. One that has been declared dead and is alive may therefore
 // still read registers of a session that has failed; what it reads has no meaning. The pages stay
@@ -103,9 +103,9 @@ struct UcxOptions {
   std::function<void(const absl::Status&)> on_unreleased;
   // Told what UCX finds odd in its environment, in a line: a variable that it does not know.
   std::function<void(const std::string& warning)> on_warning;
-  // Called when closing has left memory behind for ever: how much its owners have, and a line that
-  // says why.
-  std::function<void(uint64_t num_bytes, const std::string& why)> on_left;
+  // Called when closing has leaked memory, which is never freed: how much its owners have, and a
+  // line that says why.
+  std::function<void(uint64_t num_bytes, const std::string& why)> on_leak;
 };
 
 class UcxTransport : public Transport {

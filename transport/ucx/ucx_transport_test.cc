@@ -197,7 +197,7 @@ TEST(UcxPeersTest, OnlyThoseThatExchangeMessagesAreConnected) {
     Request receive;
     endpoints[to]->Recv(from, {kGeneration, 1, 7}, &received, sizeof(received), &receive);
     endpoints[from]->Send(to, {kGeneration, 1, 7}, &sent, sizeof(sent), 0, &send);
-    EXPECT_TRUE(DriveUntil(*endpoints[from], [&] {
+    EXPECT_TRUE(DriveUntil(*endpoints[from], [&, to = to] {
       endpoints[to]->Progress();
       return send.is_done() && receive.is_done();
     }));
@@ -635,7 +635,7 @@ TEST_P(UsedMemoryTest, RequestsEndWhenUcxHasLetGo) {
 }
 
 TEST_P(UsedMemoryTest, IsFreedWhenTheTransportHasClosed) {
-  options_.on_left = [](uint64_t, const std::string& why) { ADD_FAILURE() << why; };
+  options_.on_leak = [](uint64_t, const std::string& why) { ADD_FAILURE() << why; };
   ASSERT_NO_FATAL_FAILURE(StartExchange());
   registers_.reset();
   EXPECT_FALSE(registers_alive_.expired());
@@ -652,7 +652,7 @@ TEST(UcxTransportTest, MemoryStaysIfUcxCannotLetGo) {
   UcxOptions options = OptionsOf(kSurvivor);
   uint64_t num_left = 0;
   std::vector<std::string> log;
-  options.on_left = [&](uint64_t num_bytes, const std::string& why) {
+  options.on_leak = [&](uint64_t num_bytes, const std::string& why) {
     num_left += num_bytes;
     log.push_back(why);
   };
