@@ -1,6 +1,8 @@
 #include "planner/lower/lower_to_plan.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -8,6 +10,7 @@
 
 #include "gmock/gmock.h"
 
+#include "base/collective.h"
 #include "base/strings.h"
 #include "graph/training.h"
 #include "planner/cost/communication_cost.h"
@@ -21,6 +24,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 class LowerToPlanTest : public testing::PlannerFixture {
@@ -486,6 +490,60 @@ TEST_F(LowerToPlanTest, TransfersArePartOfThePrediction) {
     }
   }
   EXPECT_EQ(num_transfers, 2 * static_cast<int>(plan.transfers.size()));
+}
+
+// Lower channels go first on a link. The widths tell the gradients of the layers apart.
+TEST_F(LowerToPlanTest, ChannelsAreNumberedByWhatIsNeededFirst) {
+  std::string text = R"(mesh m = [mb=2 temporal, dp=2, tp=2]
+graph layers {
+  %h0 = input : f32[8, 4] @[mb.dp, _]
+)";
+  constexpr int kWidths[] = {16, 32, 48, 64};
+  for (int i = 0; i < 4; ++i) {
+    const std::string width = StrCat(kWidths[i]);
+    StrAppend(&text, "  %v", i, " = parameter : f32[4, ", width, "] @[_, tp]\n");
+    StrAppend(&text, "  %a", i, " = matmul(%h", i, ", %v", i, ") : f32[8, ", width, "]\n");
+    StrAppend(&text, "  %b", i, " = tanh(%a", i, ") : f32[8, ", width, "]\n");
+    StrAppend(&text, "  %w", i, " = parameter : f32[", width, ", 4] @[tp, _]\n");
+    StrAppend(&text, "  %h", i + 1, " = matmul(%b", i, ", %w", i, ") : f32[8, 4]\n");
+  }
+  text += "  %loss = sum_squares(%h4) : f32[]\n  return %loss\n}\n";
+  CompileOptions options = OptionsFor("1f1b");
+  options.bucket_bytes = 1;  // one gradient each
+  const absl::StatusOr<Plan> plan = planner::Compile(ops_, Train(text, {}, 2), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_THAT(plan->devices, SizeIs(8));
+
+  std::set<uint32_t> of_transfers;
+  for (const TransferPlan& transfer : plan->transfers) of_transfers.insert(transfer.channel);
+  std::set<uint32_t> of_phases;
+  std::set<uint32_t> of_buckets;
+  // The highest channel of each layer's gradients, and the lowest.
+  std::map<int, std::pair<uint32_t, uint32_t>> of_layers;
+  for (const CollectiveSpec& spec : plan->collectives) {
+    const int64_t count = InputCount(spec, 0);
+    const auto* layer = std::find_if(std::begin(kWidths), std::end(kWidths),
+                                     [&](int width) { return count == 4 * width / 2; });
+    const bool is_over_dp = spec.devices[1] == spec.devices[0] + 2;
+    if (!is_over_dp || layer == std::end(kWidths)) {
+      of_phases.insert(spec.channel);
+      continue;
+    }
+    of_buckets.insert(spec.channel);
+    auto& [highest, lowest] =
+        of_layers.try_emplace(*layer, spec.channel, spec.channel).first->second;
+    highest = std::max(highest, spec.channel);
+    lowest = std::min(lowest, spec.channel);
+  }
+  ASSERT_THAT(of_transfers, Not(IsEmpty()));
+  ASSERT_THAT(of_phases, Not(IsEmpty()));
+  EXPECT_THAT(of_buckets, SizeIs(4 * 2 * 2));  // two gradients a layer, and two groups each
+  EXPECT_LT(*of_transfers.rbegin(), *of_phases.begin());
+  EXPECT_LT(*of_phases.rbegin(), *of_buckets.begin());
+  // In a stage, what the first layer needs comes first.
+  ASSERT_THAT(of_layers, SizeIs(4));
+  EXPECT_LT(of_layers[16].first, of_layers[32].second);
+  EXPECT_LT(of_layers[48].first, of_layers[64].second);
 }
 
 TEST_F(LowerToPlanTest, ATypeWithoutAKernelIsNamedWithItsPlace) {
