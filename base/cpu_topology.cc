@@ -112,7 +112,7 @@ void CpuTopology::Limit(int count) {
   }
 }
 
-std::vector<std::vector<int>> CpuTopology::Deal(int count, Sharing sharing) const {
+std::vector<std::vector<int>> CpuTopology::Distribute(int count, Sharing sharing) const {
   Cores units = cores_;
   if (units.size() < static_cast<size_t>(count)) {
     units.clear();
@@ -120,20 +120,20 @@ std::vector<std::vector<int>> CpuTopology::Deal(int count, Sharing sharing) cons
       for (const int processor : core) units.push_back({processor});
     }
   }
-  std::vector<std::vector<int>> dealt(static_cast<size_t>(count));
+  std::vector<std::vector<int>> shares(static_cast<size_t>(count));
   const auto num_units = static_cast<int>(units.size());
   for (int i = 0; i < count && num_units > 0; ++i) {
     const int block = static_cast<int>(int64_t{i} * num_units / count);
     const bool is_shared = num_units < count;
-    const int begin = is_shared && sharing == Sharing::kInTurn ? i % num_units : block;
+    const int begin = is_shared && sharing == Sharing::kRoundRobin ? i % num_units : block;
     const int end = is_shared ? begin + 1 : static_cast<int>((int64_t{i} + 1) * num_units / count);
     for (int unit = begin; unit < end; ++unit) {
       const std::vector<int>& processors = units[static_cast<size_t>(unit)];
-      std::vector<int>& to = dealt[static_cast<size_t>(i)];
+      std::vector<int>& to = shares[static_cast<size_t>(i)];
       to.insert(to.end(), processors.begin(), processors.end());
     }
   }
-  return dealt;
+  return shares;
 }
 
 absl::Status PinThisThread(const std::vector<int>& processors) {

@@ -3,7 +3,7 @@
 // A processor is what the system schedules on: a core, or one of a core's hardware threads.
 //
 // Example: two NUMA nodes of two cores with two hardware threads each, seven of the eight
-// processors allowed. Dealt out to two devices, the first gets both cores of the first node, that
+// processors allowed. Distributed to two devices, the first gets both cores of the first node, that
 // is four processors, and the second the three of the other node.
 //
 // Thread rule: values; Load is slow (milliseconds) and thread-safe.
@@ -41,11 +41,11 @@ class CpuTopology {
   // Which of them share one, where there are more than processors.
   enum class Sharing : uint8_t {
     kNeighbours,  // for those that exchange messages
-    kInTurn,      // as cards are dealt: for neighbours that compute at the same time
+    kRoundRobin,  // for neighbours that compute at the same time
   };
   // Processors for `count` processes or devices, in contiguous blocks of whole cores. Where there
-  // are fewer cores, hardware threads are dealt out. Empty sets if there are no processors.
-  std::vector<std::vector<int>> Deal(int count, Sharing sharing = Sharing::kNeighbours) const;
+  // are fewer cores, hardware threads are distributed. Empty sets if there are no processors.
+  std::vector<std::vector<int>> Distribute(int count, Sharing sharing = Sharing::kNeighbours) const;
 
  private:
   explicit CpuTopology(std::vector<std::vector<int>> cores) : cores_(std::move(cores)) {}

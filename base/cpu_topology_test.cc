@@ -34,27 +34,29 @@ TEST(CpuTopologyTest, ListsProcessorsByCore) {
   EXPECT_THAT(Machine("core:2 pu:2", {1, 2}).cores(), ElementsAre(ElementsAre(1), ElementsAre(2)));
 }
 
-TEST(CpuTopologyTest, DealsWholeCores) {
-  EXPECT_THAT(Machine("numa:2 core:2 pu:2", {0, 1, 2, 3, 4, 5, 6}).Deal(2),
+TEST(CpuTopologyTest, DistributesWholeCores) {
+  EXPECT_THAT(Machine("numa:2 core:2 pu:2", {0, 1, 2, 3, 4, 5, 6}).Distribute(2),
               ElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(4, 5, 6)));
-  EXPECT_THAT(Machine("core:3 pu:2").Deal(2),
+  EXPECT_THAT(Machine("core:3 pu:2").Distribute(2),
               ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4, 5)));
 }
 
-TEST(CpuTopologyTest, DealsInTurnWhereNeighboursComputeAtTheSameTime) {
-  constexpr auto kInTurn = CpuTopology::Sharing::kInTurn;
+TEST(CpuTopologyTest, SharesRoundRobinWhereNeighboursComputeAtTheSameTime) {
+  constexpr auto kRoundRobin = CpuTopology::Sharing::kRoundRobin;
   EXPECT_THAT(
-      Machine("core:2 pu:1").Deal(5, kInTurn),
+      Machine("core:2 pu:1").Distribute(5, kRoundRobin),
       ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(0), ElementsAre(1), ElementsAre(0)));
   // With enough processors nobody shares.
-  EXPECT_EQ(Machine("core:3 pu:2").Deal(2, kInTurn), Machine("core:3 pu:2").Deal(2));
-  EXPECT_EQ(Machine("core:4 pu:1").Deal(4, kInTurn), Machine("core:4 pu:1").Deal(4));
+  EXPECT_EQ(Machine("core:3 pu:2").Distribute(2, kRoundRobin),
+            Machine("core:3 pu:2").Distribute(2));
+  EXPECT_EQ(Machine("core:4 pu:1").Distribute(4, kRoundRobin),
+            Machine("core:4 pu:1").Distribute(4));
 }
 
-TEST(CpuTopologyTest, DealsHardwareThreadsWhereCoresAreFew) {
-  EXPECT_THAT(Machine("core:2 pu:2").Deal(4),
+TEST(CpuTopologyTest, DistributesHardwareThreadsWhereCoresAreFew) {
+  EXPECT_THAT(Machine("core:2 pu:2").Distribute(4),
               ElementsAre(ElementsAre(0), ElementsAre(1), ElementsAre(2), ElementsAre(3)));
-  EXPECT_THAT(Machine("core:2 pu:1").Deal(4),
+  EXPECT_THAT(Machine("core:2 pu:1").Distribute(4),
               ElementsAre(ElementsAre(0), ElementsAre(0), ElementsAre(1), ElementsAre(1)));
 }
 

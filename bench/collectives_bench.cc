@@ -16,13 +16,14 @@
 #include <functional>
 #include <iostream>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "base/blocks.h"
 #include "base/device.h"
+#include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "bench/pin_process.h"
 #include "bench/pipe_io.h"
 #include "transport/collective.h"
 #include "transport/ucx/ucx_transport.h"
@@ -50,16 +51,6 @@ int RoundsOf(size_t num_bytes, int max_rounds) {
   constexpr size_t kTotal = size_t{1} << 29;
   return std::min(static_cast<int>(std::clamp<size_t>(kTotal / (num_bytes + 1), 12, 1000)),
                   max_rounds);
-}
-
-// Two that poll on one core would see each other only when the system switches.
-void PinTo(int rank) {
-  const unsigned num_cores = std::thread::hardware_concurrency();
-  if (num_cores < 2) return;
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  CPU_SET(static_cast<unsigned>(rank) % num_cores, &cores);
-  sched_setaffinity(0, sizeof(cores), &cores);
 }
 
 double Median(std::vector<double> values) {
@@ -104,8 +95,13 @@ float ElementOf(int rank, int64_t i) { return static_cast<float>(rank * 17 + i %
 // One of the processes. Says why it fails, and fails by its exit status.
 class Member {
  public:
-  Member(const CollectivesBenchOptions& options, int rank, int fd)
-      : options_(options), rank_(rank), n_(options.num_processes), fd_(fd) {}
+  // `is_crowded`: more processes than cores.
+  Member(const CollectivesBenchOptions& options, int rank, bool is_crowded, int fd)
+      : options_(options),
+        rank_(rank),
+        n_(options.num_processes),
+        is_crowded_(is_crowded),
+        fd_(fd) {}
 
   // Gives the parent this process's address and gets those of all.
   bool Join() {
@@ -189,8 +185,7 @@ class Member {
 
   void Run(Collective& collective, const void* from, void* to, uint64_t sequence) {
     collective.Start(from, to, sequence, kNoFlags);
-    const bool is_crowded = static_cast<unsigned>(n_) > std::thread::hardware_concurrency();
-    const uint64_t patient_looks = is_crowded ? kCrowdedLooks : kLooks;
+    const uint64_t patient_looks = is_crowded_ ? kCrowdedLooks : kLooks;
     const auto deadline = Clock::now() + kPatience;
     for (uint64_t looks = 1; !collective.Poll(); ++looks) {
       endpoint_->Progress();
@@ -289,6 +284,7 @@ class Member {
   const CollectivesBenchOptions& options_;
   const int rank_;
   const int n_;
+  const bool is_crowded_;
   const int fd_;
   std::unique_ptr<Memory> memory_;  // outlives the transport
   std::unique_ptr<UcxTransport> transport_;
@@ -335,11 +331,12 @@ class Home {
 
 [[noreturn]] void RunMember(const CollectivesBenchOptions& options, int rank, int fd) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  PinTo(rank);
+  const bool is_crowded = options.num_processes > UsableCores();
+  PinProcess(rank, options.num_processes);
   if (!options.transports.empty()) setenv("UCX_TLS", options.transports.c_str(), 1);
   bool is_ok = false;
   {
-    Member member(options, rank, fd);
+    Member member(options, rank, is_crowded, fd);
     is_ok = member.Join() && member.Measure();
     char mark = 0;  // none goes before all are through
     is_ok = is_ok && WriteAll(fd, &mark, 1) && ReadAll(fd, &mark, 1);

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -20,12 +19,12 @@
 #include <iterator>
 #include <memory>
 #include <sstream>
-#include <thread>
 #include <utility>
 
 #include "base/device.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "bench/pin_process.h"
 #include "bench/pipe_io.h"
 #include "transport/ucx/ucx_transport.h"
 
@@ -52,14 +51,6 @@ int RoundsOf(size_t num_bytes, bool is_latency, int max_rounds) {
   const size_t total = size_t{is_latency ? 1u : 2u} << 30;
   return std::min(static_cast<int>(std::clamp<size_t>(total / (num_bytes + 1), 16, 100000)),
                   max_rounds);
-}
-
-void PinTo(int core) {
-  if (std::thread::hardware_concurrency() < 2) return;
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  CPU_SET(core, &cores);
-  sched_setaffinity(0, sizeof(cores), &cores);  // without it the numbers are noisier
 }
 
 // One of the two processes. Fails by its exit status, which the parent only reports.
@@ -241,7 +232,7 @@ absl::Status RunPair(const TransportBenchOptions& options, std::vector<double>* 
     pids[device] = fork();
     if (pids[device] != 0) continue;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    PinTo(static_cast<int>(device));
+    PinProcess(static_cast<int>(device), 2);
     if (!transports.empty()) setenv("UCX_TLS", transports.c_str(), 1);
     bool is_ok = false;
     {
@@ -285,15 +276,15 @@ int FindPort() {
   return is_bound ? ntohs(address.sin_port) : 0;
 }
 
-// Starts ucx_perftest on a core; its output can be read from *output.
+// Starts side `index` of ucx_perftest; its output can be read from *output.
 pid_t StartPerftest(const std::vector<std::string>& arguments, const std::string& transports,
-                    int core, int* output) {
+                    int index, int* output) {
   int fds[2];
   if (pipe2(fds, O_CLOEXEC) != 0) return -1;
   const pid_t pid = fork();
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    PinTo(core);
+    PinProcess(index, 2);
     dup2(fds[1], STDOUT_FILENO);
     dup2(fds[1], STDERR_FILENO);
     // As the transport sets it where nothing is said (ucx_transport.cc).

@@ -107,7 +107,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(
                       .listen = options.listen.value_or(""),
                       .key_file = key_file,
                       .pin = !stages_share_cores || count == num_devices,
-                      .core_sharing = stages_share_cores ? CpuTopology::Sharing::kInTurn
+                      .core_sharing = stages_share_cores ? CpuTopology::Sharing::kRoundRobin
                                                          : CpuTopology::Sharing::kNeighbours,
                       .node_timeout_s = job.cluster.node_timeout,
                       .log_folder = options.log_folder,

@@ -241,7 +241,7 @@ class Cluster::Impl {
     if (options_.pin) {
       CpuTopology topology = CpuTopology::Load();
       topology.Limit(options_.max_cores);
-      cores = topology.Deal(static_cast<int>(options_.num_processes), options_.core_sharing);
+      cores = topology.Distribute(static_cast<int>(options_.num_processes), options_.core_sharing);
     }
     uint32_t num_ranks = 1;
     for (uint32_t rank = 0; rank < options_.num_processes; rank += num_ranks) {

@@ -62,7 +62,7 @@ struct ClusterOptions {
   // not pinned.
   std::vector<NodePlace> places;
   bool pin = true;    // started nodes to cores
-  int max_cores = 0;  // of this machine to be dealt out; 0: all
+  int max_cores = 0;  // of this machine for the nodes; 0: all
   // Which nodes share a core, where there are more nodes than cores.
   CpuTopology::Sharing core_sharing = CpuTopology::Sharing::kNeighbours;
   // Of the plan that will run, so that nodes can be told theirs as they join; 0: not known yet.

@@ -58,12 +58,12 @@ std::vector<std::vector<int>> PlaceDevices(uint32_t num_devices, int threads_per
   if (num_devices < 2) return {};
   const CpuTopology topology = CpuTopology::Load();
   if (UsableCores() < topology.num_processors()) return {};
-  std::vector<std::vector<int>> processors = topology.Deal(static_cast<int>(num_devices));
-  std::set<int> dealt;
+  std::vector<std::vector<int>> processors = topology.Distribute(static_cast<int>(num_devices));
+  std::set<int> used;
   for (const std::vector<int>& of_device : processors) {
     if (of_device.size() < static_cast<size_t>(std::max(threads_per_device, 1))) return {};
     for (const int processor : of_device) {
-      if (!dealt.insert(processor).second) return {};  // shared
+      if (!used.insert(processor).second) return {};  // shared
     }
   }
   return processors;
