@@ -113,7 +113,7 @@ void AddNodeCommand(CLI::App& app, const Environment& environment, Action* actio
   command
       ->add_option(
           "--slots", options->slots,
-          "Start so many nodes, of ranks from --rank on, and tell `penstock launch` of them")
+          "Start N nodes with consecutive ranks from --rank and report them to `penstock launch`")
       ->option_text("N")
       ->check(CLI::Range(int64_t{1}, int64_t{4096}));
   command->add_flag("--quiet", options->is_quiet,

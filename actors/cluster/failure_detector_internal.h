@@ -6,8 +6,8 @@
 // the event loop that the calls are made on.
 //
 // Thread rule: the thread of the event loop.
-// Invariants: no event after the destructor; a member may be told to be lost several times, the
-// first one counts.
+// Invariants: no event after the destructor; a loss may be reported more than once; the first
+// report counts.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_FAILURE_DETECTOR_INTERNAL_H_
 #define PENSTOCK_ACTORS_CLUSTER_FAILURE_DETECTOR_INTERNAL_H_

@@ -30,7 +30,7 @@ bool DeviceCommunication::TryOwn() {
 
 void DeviceCommunication::Disown() {
   owner_.store(Owner::kLeavingDevice);
-  has_news_.store(false);
+  has_arrival_.store(false);
   bool has_work = false;
   if (endpoint_ != nullptr && communication_waker_ != nullptr) {
     // From here on an arrival wakes the communication executor; what came before is looked at here.
@@ -39,7 +39,7 @@ void DeviceCommunication::Disown() {
   }
   is_owned_by_device_ = false;
   owner_.store(Owner::kNobody);
-  if (communication_waker_ != nullptr && (has_work || has_news_.load())) {
+  if (communication_waker_ != nullptr && (has_work || has_arrival_.load())) {
     communication_waker_->Notify();
   }
 }
@@ -140,14 +140,14 @@ int DeviceCommunication::PrepareSleep() {
   return -1;
 }
 
-// The news comes before the load, see Endpoint::SetWakeup. A device executor that is the owner
+// The arrival comes before the load, see Endpoint::SetWakeup. A device executor that is the owner
 // looks once more after it has begun to leave.
 void DeviceCommunication::OnArrival() {
   if (owner_.load() == Owner::kDevice) {
     device_waker_->NotifyOrdered();
     return;
   }
-  has_news_.store(true);
+  has_arrival_.store(true);
   if (communication_waker_ != nullptr) communication_waker_->NotifyOrdered();
 }
 

@@ -161,11 +161,10 @@ class DeviceCommunication {
   uint32_t generation_ = 0;
 
   std::vector<Comm> comms_;
-  // Read by whoever brings news, and seldom written. Sequentially consistent, both: a device
-  // executor that gives the endpoint up sees the news that came before, or whoever brings news sees
-  // that it was given up.
+  // Read for each arrival, and seldom written. Sequentially consistent, both: a device executor
+  // that gives the endpoint up sees the arrivals before, or OnArrival sees that it was given up.
   alignas(kCacheLine) std::atomic<Owner> owner_{Owner::kNobody};
-  std::atomic<bool> has_news_{false};  // since owner_ became kLeavingDevice
+  std::atomic<bool> has_arrival_{false};  // since owner_ became kLeavingDevice
 
   // The device executor's.
   alignas(kCacheLine) bool is_owned_by_device_ = false;

@@ -251,11 +251,11 @@ bool DeviceExecutor::PollFloating() {
 }
 
 bool DeviceExecutor::PollPerStepLane() {
-  if (running_once_ != kNone) return Advance(running_once_);
+  if (running_per_step_ != kNone) return Advance(running_per_step_);
   if (per_step_phases_.empty()) return false;
-  const uint32_t phase = per_step_phases_[once_turn_];
+  const uint32_t phase = per_step_phases_[next_per_step_];
   if (!CanStart(phase) || !HasRoom(phase)) return false;
-  running_once_ = phase;
+  running_per_step_ = phase;
   Start(phase);
   Advance(phase);
   return true;
@@ -439,9 +439,9 @@ void DeviceExecutor::FinishLaunch(uint32_t index) {
       running_compute_ = kNone;
       break;
     case Lane::kPerStep:
-      running_once_ = kNone;
+      running_per_step_ = kNone;
       if (!phase.per_microbatch || progress.next_instance % num_microbatches_ == 0) {
-        once_turn_ = (once_turn_ + 1) % per_step_phases_.size();
+        next_per_step_ = (next_per_step_ + 1) % per_step_phases_.size();
       }
       break;
     case Lane::kFloating:

@@ -361,8 +361,8 @@ class DeviceExecutor {
   uint32_t open_count_ = 0;
   std::vector<uint32_t> stalled_floating_;  // running, with actors that have not fired
   std::vector<uint32_t> per_step_phases_;
-  uint32_t once_turn_ = 0;
-  uint32_t running_once_ = planner::kNone;
+  uint32_t next_per_step_ = 0;  // index in per_step_phases_
+  uint32_t running_per_step_ = planner::kNone;
   uint32_t running_compute_ = planner::kNone;
   std::vector<uint32_t> phase_of_type_;
 

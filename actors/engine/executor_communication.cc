@@ -125,7 +125,7 @@ void DeviceExecutor::StartTransport(CommStart* start) {
 
 // Whether one of the lanes goes on with an act through which the endpoint is not kept.
 bool DeviceExecutor::IsLongActNext() {
-  for (const uint32_t phase : {running_compute_, running_once_}) {
+  for (const uint32_t phase : {running_compute_, running_per_step_}) {
     if (phase == planner::kNone) continue;
     const uint32_t end = phases_[phase].end_actor;
     Progress& progress = progress_[phase];

@@ -180,9 +180,9 @@ std::vector<DeviceWait> DeviceExecutor::Waits() const {
         }
         break;
       case Lane::kPerStep:
-        if (per_step_phases_[once_turn_] != p) {
+        if (per_step_phases_[next_per_step_] != p) {
           const std::string before =
-              StrCat("phase '", device_plan_.phases[per_step_phases_[once_turn_]].name, "'");
+              StrCat("phase '", device_plan_.phases[per_step_phases_[next_per_step_]].name, "'");
           waits.push_back({first_actor, before, kNone, StrCat(name, ", comes after ", before)});
         }
         break;

@@ -298,7 +298,7 @@ std::vector<PhaseOrder> FindOrders(const DevicePlan& device) {
   return orders;
 }
 
-// Adds a channel of order alone, unless there is a path.
+// Adds an ordering channel, unless there is a path.
 void Join(uint32_t before, uint32_t after, PhaseOrder* order, DevicePlan* device) {
   if (order->IsBefore(before, after, kMaxVisitedByLowering)) return;
   order->Add(before, after);

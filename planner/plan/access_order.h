@@ -3,8 +3,8 @@
 // Within a phase, actors fire in any order that its in-phase channels allow (plan.h). That gives
 // the results of the planned order if every two actors that touch the same bytes, at least one of
 // them writing, are joined by a path of in-phase channels. Values are: their consumers have a
-// channel from their producer. Reused bytes are not, so lowering adds channels of order alone: from
-// the actors that used the bytes before to the one that writes them next.
+// channel from their producer. Reused bytes are not, so lowering adds ordering channels, which
+// carry no value: from the actors that used the bytes before to the one that writes them next.
 //
 // The same holds for channels between phases, which stand for all actors of their phase that use
 // the register: those are to come before the producer that puts the token, or the consumer that

@@ -26,8 +26,9 @@
 // Channels. A channel joins a producer actor to a reader. Within one phase it is an in-phase token:
 // the consumer waits for the producer, nothing else is needed (the phase runs to its end before it
 // starts again). Actors of one phase that use the same bytes, at least one of them writing, are
-// joined by a path of such channels, those that reuse bytes by channels of order alone: then any
-// order in which they become ready gives the same results (access_order.h).
+// joined by a path of such channels. Those that reuse bytes are joined by ordering channels, which
+// carry no value. Then any order in which they become ready gives the same results
+// (access_order.h).
 //
 // Between phases a channel has a capacity: the producer's *phase* starts only with `produce`
 // credits, the consumer's *phase* only with `consume` tokens; the producer's completion puts
@@ -132,7 +133,7 @@ struct ActorPlan {
 struct ChannelPlan {
   uint32_t producer = 0;  // actor of the same device
   uint32_t consumer = 0;
-  uint32_t reg = kNone;  // what the token stands for; kNone: order alone
+  uint32_t reg = kNone;  // what the token stands for; kNone: an ordering channel
   uint32_t produce = 1;
   uint32_t consume = 1;
   uint32_t capacity = 1;

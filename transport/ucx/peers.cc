@@ -77,7 +77,8 @@ ConnectionState Peers::state() const {
   ConnectionState state = ConnectionState::kEstablished;
   for (const Peer& peer : peers_) {
     if (peer.is_connecting) return ConnectionState::kConnecting;
-    if (peer.ep != nullptr && !peer.is_heard && !peer.is_failed) state = ConnectionState::kOneSided;
+    if (peer.ep != nullptr && !peer.has_received && !peer.is_failed)
+      state = ConnectionState::kOneSided;
   }
   return state;
 }

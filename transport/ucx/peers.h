@@ -31,10 +31,10 @@ struct Peer {
   ucp_ep_h ep = nullptr;         // null: not connected yet, or closed
   PeerMemory* memory = nullptr;  // null: none of it can be read here
   uint64_t key = 0;
-  bool is_unneeded = false;    // and therefore never connected
+  bool is_excluded = false;    // no messages are exchanged with it, so it is never connected
   bool is_connecting = false;  // UCX has not reported yet that it is connected or has failed
-  bool is_greeted = false;     // once connected
-  bool is_heard = false;       // something has arrived from it, so its own connection is made
+  bool hello_sent = false;     // once connected
+  bool has_received = false;   // something has arrived from it, so its own connection is made
   bool is_probed = false;      // and nothing has arrived from it since
   uint32_t seconds_since_probe = 0;
   bool is_failed = false;
@@ -89,7 +89,7 @@ class Peers {
     Peer* peer = by_device_[origin.source];
     if (peer == nullptr || peer->is_failed) return nullptr;
     peer->is_probed = false;
-    peer->is_heard = true;
+    peer->has_received = true;
     return peer;
   }
 

@@ -121,7 +121,7 @@ void UcxEndpoint::Close(Clock::time_point deadline) {
   std::vector<ucs_status_ptr_t> closing;
   bool has_unknown_peers = false;
   for (Peer& peer : peers_.all()) {
-    has_unknown_peers |= peer.ep == nullptr && !peer.is_failed && !peer.is_unneeded;
+    has_unknown_peers |= peer.ep == nullptr && !peer.is_failed && !peer.is_excluded;
     if (peer.ep == nullptr || peer.is_connecting) continue;
     ucs_status_ptr_t request = Peers::Disconnect(peer, is_transferring || peer.is_failed);
     if (request != nullptr) closing.push_back(request);
@@ -190,7 +190,7 @@ void UcxEndpoint::LeaveUnconnected(uint32_t device, PeerMemory* memory) {
   const Lock lock(lock_);
   Peer& peer = peers_[device];
   peer.memory = memory;
-  peer.is_unneeded = true;
+  peer.is_excluded = true;
 }
 
 void UcxEndpoint::AddMemory(const void* data, size_t num_bytes, ucp_mem_h handle, uint64_t place) {
@@ -344,9 +344,9 @@ ConnectionState UcxEndpoint::ProgressConnections() {
   const Lock lock(lock_);
   ProgressWorker();
   for (Peer& peer : peers_.all()) {
-    if (peer.ep == nullptr || peer.is_connecting || peer.is_greeted || peer.is_failed) continue;
+    if (peer.ep == nullptr || peer.is_connecting || peer.hello_sent || peer.is_failed) continue;
     // UCX watches only peers that something was sent to.
-    peer.is_greeted = true;
+    peer.hello_sent = true;
     control_.Greet(peer);
   }
   if (has_ended() || peers_.has_new_failures()) Wake();
