@@ -734,7 +734,7 @@ TEST_F(ClusterTest, AJobMayGoOnWithoutANode) {
   options.on_loss = [&losses](const absl::Status& report) { return losses.Count(report); };
   absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
   ASSERT_TRUE(cluster.ok()) << cluster.status();
-  absl::StatusOr<std::unique_ptr<Session>> all = StartSession(**cluster, 3);
+  absl::StatusOr<std::unique_ptr<Session>> all = StartSession(**cluster, 4);  // two in the last
   ASSERT_TRUE(all.ok()) << all.status();
   SessionOptions few_options;
   few_options.kernels = &kernels_;
@@ -744,7 +744,7 @@ TEST_F(ClusterTest, AJobMayGoOnWithoutANode) {
   ASSERT_TRUE(few.ok()) << few.status();
   ASSERT_TRUE((*few)->Run(MakeFeeds(2)).ok());
 
-  const absl::Status lost = (*all)->Run(MakeFeeds(3, 2, Fault::kKill)).status();
+  const absl::Status lost = (*all)->Run(MakeFeeds(4, 2, Fault::kKill)).status();
   EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
   EXPECT_THAT(lost.ToString(), HasSubstr("killed by signal 9 (Killed) in step 1"));
   EXPECT_EQ(OriginOf(lost).rank, 2);
@@ -752,7 +752,7 @@ TEST_F(ClusterTest, AJobMayGoOnWithoutANode) {
   // on, and so does one that starts now.
   EXPECT_THAT(losses.reports(), ::testing::ElementsAre(lost));
   all->reset();
-  EXPECT_FALSE(StartSession(**cluster, 3).ok());
+  EXPECT_FALSE(StartSession(**cluster, 4).ok());
   absl::StatusOr<std::unique_ptr<Session>> next = Session::Start(MakePlan(2), few_options);
   ASSERT_TRUE(next.ok()) << next.status();
   for (auto& session : {&*few, &*next}) {
@@ -788,6 +788,8 @@ struct CollectiveDeath {
   int rank;
   Fault fault;
   std::string tls;  // UCX_TLS
+  int num_processes = 2;
+  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kDirect;
 };
 
 class CollectiveDeathTest : public ClusterDeathTestBase,
@@ -796,7 +798,9 @@ class CollectiveDeathTest : public ClusterDeathTestBase,
   static constexpr int kSize = 1 << 20;
 
   // Rows of -1, one a device, and what becomes of them by a collective of the kind.
-  planner::Plan MakePlanWith(CollectiveKind kind) {
+  planner::Plan MakePlanWith(const CollectiveDeath& death) {
+    const CollectiveKind kind = death.kind;
+    const std::string num_processes = StrCat(death.num_processes);
     const bool is_permute = kind == CollectiveKind::kPermute;
     std::string result;
     switch (kind) {
@@ -815,7 +819,7 @@ class CollectiveDeathTest : public ClusterDeathTestBase,
       default:
         result = "neg(%y) : f32[ROWS, SIZE] @[b.a, _]";
     }
-    const std::string text = StrCat("mesh m = [", is_permute ? "a=2, b=2" : "d=2",
+    const std::string text = StrCat("mesh m = [", is_permute ? "a=2, b=2" : "d=N",
                                     "]\n"
                                     "graph g {\n"
                                     "  %x = input : f32[ROWS, SIZE] @[",
@@ -827,23 +831,29 @@ class CollectiveDeathTest : public ClusterDeathTestBase,
                                     "\n"
                                     "  return %z\n"
                                     "}\n");
-    planner::Plan plan = PlanOf(
-        absl::StrReplaceAll(text, {{"SIZE", StrCat(kSize)}, {"ROWS", is_permute ? "4" : "2"}}));
+    planner::Plan plan =
+        PlanOf(absl::StrReplaceAll(text, {{"SIZE", StrCat(kSize)},
+                                          {"ROWS", is_permute ? std::string("4") : num_processes},
+                                          {"d=N", StrCat("d=", num_processes)}}));
     EXPECT_EQ(plan.collectives.size(), 1u);
-    for (const CollectiveSpec& spec : plan.collectives) EXPECT_EQ(spec.kind, kind);
+    for (CollectiveSpec& spec : plan.collectives) {
+      EXPECT_EQ(spec.kind, kind);
+      spec.algorithm = death.algorithm;
+    }
     return plan;
   }
 
   // Runs a step during which the node does what it is told to at message `message`, counted from
   // the beginning of the collective. False if there were fewer, and the step has its result.
   bool DiesAtMessage(int message) {
-    const auto& [kind, rank, fault, tls] = GetParam();
+    const auto& [kind, rank, fault, tls, num_processes, algorithm] = GetParam();
     const testing::TempFolder folder;
     const std::string mark = folder.Path("mark");
     setenv("FAULTY_NODE_MARK", mark.c_str(), 1);
     setenv("FAULTY_NODE_MESSAGE", StrCat(rank, ":", static_cast<int>(fault), ":", message).c_str(),
            1);
-    absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+    absl::StatusOr<std::unique_ptr<Cluster>> cluster =
+        Cluster::Start(Options(static_cast<uint32_t>(num_processes)));
     EXPECT_TRUE(cluster.ok()) << cluster.status();
     if (!cluster.ok()) return false;
     const std::vector<int> pids = Pids(**cluster);
@@ -856,7 +866,7 @@ class CollectiveDeathTest : public ClusterDeathTestBase,
     if (!session.ok()) return false;
     Tensor x(plan_.feeds[0].type);
     std::fill_n(x.As<float>(), x.num_elements(), 1.0f);
-    x.As<float>()[rank * x.num_elements() / 2] = testing::ToFeed(Fault::kCount);
+    x.As<float>()[rank * x.num_elements() / num_processes] = testing::ToFeed(Fault::kCount);
 
     const auto begin = std::chrono::steady_clock::now();
     const absl::StatusOr<StepResult> result = (*session)->Run({{"x", x}});
@@ -874,19 +884,21 @@ class CollectiveDeathTest : public ClusterDeathTestBase,
       EXPECT_TRUE(ended.ok()) << ended;
       const bool is_sum =
           kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter;
-      EXPECT_EQ(result->fetches[0].second.As<float>()[1], is_sum ? -2 : 1);
+      EXPECT_EQ(result->fetches[0].second.As<float>()[1], is_sum ? -num_processes : 1);
     }
     return has_died;
   }
 
-  const planner::Plan plan_ = MakePlanWith(GetParam().kind);
+  const planner::Plan plan_ = MakePlanWith(GetParam());
 };
 
 TEST_P(CollectiveDeathTest, IsNamedAtEveryMessage) {
-  const auto& [kind, rank, fault, tls] = GetParam();
-  if (!tls.empty()) setenv("UCX_TLS", tls.c_str(), 1);
-  // Silence takes its time to be noticed, and sanitizers take theirs.
-  const int stride = fault == Fault::kStop ? 7 : kSlowdown > 1 ? 5 : 1;
+  const CollectiveDeath& death = GetParam();
+  if (!death.tls.empty()) setenv("UCX_TLS", death.tls.c_str(), 1);
+  // Silence takes its time to be noticed, and sanitizers take theirs. More processes take longer
+  // and send more messages.
+  int stride = death.fault == Fault::kStop ? 7 : kSlowdown > 1 ? 5 : 1;
+  if (death.num_processes > 2) stride = std::max(stride, 5) * kSlowdown;
   int message = 1;
   while (DiesAtMessage(message)) {
     if (HasFailure()) FAIL() << "message " << message;
@@ -903,6 +915,10 @@ INSTANTIATE_TEST_SUITE_P(
                       CollectiveDeath{CollectiveKind::kAllReduce, 1, Fault::kStop, ""},
                       CollectiveDeath{CollectiveKind::kAllReduce, 0, Fault::kCrash, "tcp"},
                       CollectiveDeath{CollectiveKind::kAllReduce, 1, Fault::kKill, "tcp"},
+                      CollectiveDeath{CollectiveKind::kAllReduce, 2, Fault::kKill, "", 4,
+                                      CollectiveAlgorithm::kRing},
+                      CollectiveDeath{CollectiveKind::kAllReduce, 1, Fault::kExit, "tcp", 4,
+                                      CollectiveAlgorithm::kRing},
                       CollectiveDeath{CollectiveKind::kReduceScatter, 1, Fault::kKill, ""},
                       CollectiveDeath{CollectiveKind::kReduceScatter, 0, Fault::kKill, "tcp"},
                       CollectiveDeath{CollectiveKind::kAllGather, 0, Fault::kKill, ""},
@@ -915,8 +931,32 @@ INSTANTIATE_TEST_SUITE_P(
       std::string name(Name(info.param.kind));
       name.erase(std::remove(name.begin(), name.end(), '_'), name.end());
       return StrCat(name, "Rank", info.param.rank, FaultName(info.param.fault),
-                    info.param.tls.empty() ? "SharedMemory" : "Tcp");
+                    info.param.tls.empty() ? "SharedMemory" : "Tcp",
+                    info.param.num_processes > 2 ? "RingOfFour" : "");
     });
+
+// A node whose communication executor ends fails the session, and says so.
+TEST_F(ClusterTest, TheEndOfACommunicationExecutorIsNamedWithItsNode) {
+  setenv("FAULTY_NODE_WAIT", StrCat("1:", static_cast<int>(Fault::kError)).c_str(), 1);
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  absl::StatusOr<std::unique_ptr<Session>> session = StartSession(**cluster, 2);
+  ASSERT_TRUE(session.ok()) << session.status();
+  // It ends as it next waits, which may be after the end of a step.
+  const absl::Time deadline = absl::Now() + absl::Seconds(20 * kSlowdown);
+  absl::Status status;
+  while (status.ok() && absl::Now() < deadline) {
+    status = (*session)->Run(MakeFeeds(2, 1, Fault::kCount)).status();
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+  EXPECT_THAT(status.ToString(), HasSubstr("node 1 (pid "));
+  EXPECT_THAT(status.ToString(), HasSubstr("the communication executor has ended: "));
+  EXPECT_EQ(OriginOf(status).rank, 1);
+  EXPECT_EQ(OriginOf(status).actor, "communication executor");
+  session->reset();
+  const absl::Status ended = (*cluster)->Stop();
+  EXPECT_TRUE(ended.ok()) << ended;
+}
 
 // --- Many nodes ----------------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@
 //   FAULTY_NODE_STOP=N:FAULT    rank N does FAULT where the session is closed
 //   FAULTY_NODE_MESSAGE=N:FAULT:M   rank N does FAULT as it posts message M, a send or a receive,
 //                                   counted from 1 since its operand was Fault::kCount
+//   FAULTY_NODE_WAIT=N:FAULT    rank N does FAULT where its communication executor waits next, once
+//                               its operand was Fault::kCount; Fault::kError ends that executor
 //   FAULTY_NODE_SLOW=M:MS       one in M messages takes up to MS milliseconds longer
 //   FAULTY_NODE_MARK=PATH       a file that is made just before
 //
@@ -24,6 +26,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -91,6 +94,39 @@ Fault FaultAt(const char* variable, int rank) {
 struct MessageCount {
   std::atomic<bool> is_counting = false;
   std::atomic<int> count = 0;
+};
+
+// One that does `fault` in Wait, and throws if that is kError, once messages are counted.
+class FaultyWaitTransport final : public transport::Transport {
+ public:
+  FaultyWaitTransport(std::unique_ptr<transport::Transport> inner, Fault fault,
+                      const MessageCount* messages)
+      : inner_(std::move(inner)), fault_(fault), messages_(messages) {}
+
+  std::string name() const override { return inner_->name(); }
+  uint32_t num_devices() const override { return inner_->num_devices(); }
+  absl::StatusOr<transport::Endpoint*> OpenEndpoint(uint32_t device) override {
+    return inner_->OpenEndpoint(device);
+  }
+  absl::Status RegisterMemory(void* data, size_t num_bytes) override {
+    return inner_->RegisterMemory(data, num_bytes);
+  }
+  void Hold(std::shared_ptr<const void> owner, uint64_t num_bytes) override {
+    inner_->Hold(std::move(owner), num_bytes);
+  }
+  void Wait(int wakeup_fd, int timeout_ms) override {
+    if (messages_->is_counting) {
+      if (fault_ == Fault::kError) throw std::runtime_error("the network is down");
+      Do(fault_);
+    }
+    inner_->Wait(wakeup_fd, timeout_ms);
+  }
+  transport::TransportStats stats() const override { return inner_->stats(); }
+
+ private:
+  const std::unique_ptr<transport::Transport> inner_;
+  const Fault fault_;
+  const MessageCount* const messages_;
 };
 
 class FaultyKernel : public kernels::Kernel {
@@ -222,6 +258,11 @@ int Main(int argc, char** argv) {
   if (faults.fail || faults.max_slow_time.count() > 0) {
     options.wrap_transport = [&faults](std::unique_ptr<transport::Transport> inner) {
       return CreateFaultyTransport(std::move(inner), faults);
+    };
+  }
+  if (const Fault fault = FaultAt("FAULTY_NODE_WAIT", options.rank); fault != Fault::kNone) {
+    options.wrap_transport = [&messages, fault](std::unique_ptr<transport::Transport> inner) {
+      return std::make_unique<FaultyWaitTransport>(std::move(inner), fault, &messages);
     };
   }
   if (is_emulated) {
