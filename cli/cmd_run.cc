@@ -193,8 +193,8 @@ absl::Status Run(const Environment& environment_of_call, const RunOptions& optio
   const auto num_devices = static_cast<int64_t>(program.plan.devices.size());
   environment.err << ProcessNote(job, std::min(job.cluster.processes, num_devices)) << program.text
                   << SummarizePlan(program.plan)
-                  << CheckpointCopyNote(job, CheckpointCopyBytes(job, program.plan))
-                  << start.note << std::flush;
+                  << CheckpointCopyNote(job, CheckpointCopyBytes(job, program.plan)) << start.note
+                  << std::flush;
   if (options.is_dry) return ReportDryRun(environment, options, job, program.plan);
   return RunJob(given, environment, lines, options, job, std::move(program), std::move(feeds),
                 std::move(start), std::move(checkpoints));

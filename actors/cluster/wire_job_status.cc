@@ -83,8 +83,8 @@ DeviceSnapshot ReadDevice(DeviceState::Reader reader) {
       std::clamp<int64_t>(reader.getTransferNs(), 0, device.idle_ns - device.collective_ns);
   device.microbatches = std::max<int64_t>(reader.getMicrobatches(), 0);
   const auto channels = reader.getChannels();
-  device.channels = {channels.getCredits(), channels.getCreditsInUse(),
-                     channels.getTokensWaiting(), channels.getBytesInUse()};
+  device.channels = {channels.getCredits(), channels.getCreditsInUse(), channels.getTokensWaiting(),
+                     channels.getBytesInUse()};
   const auto communications = reader.getCommunications();
   for (unsigned i = 0; i < Bounded(communications.size(), kMaxCommunications); ++i) {
     device.communications.push_back(communications[i]);
