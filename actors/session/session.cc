@@ -67,8 +67,9 @@ class Session::Impl : private EngineObserver {
     }
     if (feeds.size() != plan_.feeds.size()) {
       for (const auto& [name, tensor] : feeds) {
-        const bool is_known = std::any_of(plan_.feeds.begin(), plan_.feeds.end(),
-                                          [&name = name](const auto& feed) { return feed.name == name; });
+        const bool is_known =
+            std::any_of(plan_.feeds.begin(), plan_.feeds.end(),
+                        [&name = name](const auto& feed) { return feed.name == name; });
         if (!is_known) return absl::InvalidArgumentError(StrCat("there is no feed '", name, "'"));
       }
     }
