@@ -330,7 +330,6 @@ class JobRun {
       if (events_.empty()) NoteLostTrace();
     }
     summary_.has_trace = is_trace_wanted_ && !events_.empty();
-    if (is_trace_wanted_) summary_.traced = actors::FindTracedSteps(plan_, events_);
     summary_.trace_capacity = session_options_.trace_capacity;
     summary_.trace_every = session_options_.trace_every;
     step_windows_ = trainer.step_windows();
@@ -440,8 +439,10 @@ class JobRun {
 
   // What the last traced steps say of a step; nothing where none was traced as a whole.
   void AnalyseTrace() {
-    if (!summary_.traced.has_value()) return;
-    const int64_t before = summary_.traced->last - kMaxAnalysedSteps * options_.trace_every;
+    const std::optional<actors::StepRange> traced = actors::FindTracedSteps(plan_, events_);
+    if (is_trace_wanted_) summary_.traced = traced;
+    if (!traced.has_value()) return;
+    const int64_t before = traced->last - kMaxAnalysedSteps * session_options_.trace_every;
     std::vector<actors::TraceEvent> events;
     std::copy_if(events_.begin(), events_.end(), std::back_inserter(events),
                  [before](const actors::TraceEvent& event) { return event.step > before; });

@@ -49,6 +49,7 @@ TEST(RunReportTest, ATransferWithoutACoreWaits) {
   plan.transfers = {{.source = 0, .destination = 1, .num_bytes = 4}};
   for (planner::DevicePlan& device : plan.devices) {
     device.actors.resize(1);
+    device.actors[0].target = 0;
     device.phases.resize(2);
     device.phases[0].name = "exchange";
     device.phases[0].num_actors = 1;
