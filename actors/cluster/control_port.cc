@@ -4,6 +4,7 @@
 #include <kj/debug.h>
 
 #include "actors/cluster/control_port_internal.h"
+#include "actors/cluster/forwarding_stream_internal.h"
 #include "actors/cluster/wire_job_status_internal.h"
 #include "actors/cluster/wire_status_internal.h"
 
@@ -16,28 +17,16 @@ constexpr kj::Duration kAcceptPause = 100 * kj::MILLISECONDS;
 constexpr kj::Duration kRoomPause = 2 * kj::MILLISECONDS;
 
 // Notes whether the peer has said anything.
-class HeardStream final : public kj::AsyncIoStream {
+class HeardStream final : public ForwardingStream {
  public:
   HeardStream(kj::Own<kj::AsyncIoStream> stream, std::shared_ptr<bool> has_spoken)
-      : stream_(kj::mv(stream)), has_spoken_(std::move(has_spoken)) {}
+      : ForwardingStream(kj::mv(stream)), has_spoken_(std::move(has_spoken)) {}
 
   kj::Promise<size_t> read(void* buffer, size_t min_bytes, size_t max_bytes) override {
-    return Noted(stream_->read(buffer, min_bytes, max_bytes));
+    return Noted(ForwardingStream::read(buffer, min_bytes, max_bytes));
   }
   kj::Promise<size_t> tryRead(void* buffer, size_t min_bytes, size_t max_bytes) override {
-    return Noted(stream_->tryRead(buffer, min_bytes, max_bytes));
-  }
-  kj::Promise<void> write(const void* buffer, size_t size) override {
-    return stream_->write(buffer, size);
-  }
-  kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
-    return stream_->write(pieces);
-  }
-  kj::Promise<void> whenWriteDisconnected() override { return stream_->whenWriteDisconnected(); }
-  void shutdownWrite() override { stream_->shutdownWrite(); }
-  void abortRead() override { stream_->abortRead(); }
-  void setsockopt(int level, int option, const void* value, kj::uint length) override {
-    stream_->setsockopt(level, option, value, length);
+    return Noted(ForwardingStream::tryRead(buffer, min_bytes, max_bytes));
   }
 
  private:
@@ -49,7 +38,6 @@ class HeardStream final : public kj::AsyncIoStream {
     });
   }
 
-  kj::Own<kj::AsyncIoStream> stream_;
   const std::shared_ptr<bool> has_spoken_;
 };
 

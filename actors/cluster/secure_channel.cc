@@ -13,6 +13,7 @@
 #include <kj/debug.h>
 
 #include "actors/cluster/connection_internal.h"
+#include "actors/cluster/forwarding_stream_internal.h"
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/secure_channel_internal.h"
 #include "actors/cluster/socket_address.h"
@@ -143,33 +144,20 @@ void SetTcpOptions(kj::AsyncIoStream& stream) {
 
 // What TLS reads from. Notes that the other side has closed the connection: OpenSSL's error for
 // that is of the same type as its others, and of its reason only a text is left in kj's exception.
-class TransportStream final : public kj::AsyncIoStream {
+class TransportStream final : public ForwardingStream {
  public:
   TransportStream(kj::Own<kj::AsyncIoStream> stream, std::shared_ptr<bool> has_ended)
-      : stream_(kj::mv(stream)), has_ended_(std::move(has_ended)) {}
+      : ForwardingStream(kj::mv(stream)), has_ended_(std::move(has_ended)) {}
 
-  kj::Promise<size_t> read(void* buffer, size_t min_bytes, size_t max_bytes) override {
-    return stream_->read(buffer, min_bytes, max_bytes);
-  }
   kj::Promise<size_t> tryRead(void* buffer, size_t min_bytes, size_t max_bytes) override {
-    return stream_->tryRead(buffer, min_bytes, max_bytes)
+    return ForwardingStream::tryRead(buffer, min_bytes, max_bytes)
         .then([has_ended = has_ended_, min_bytes](size_t num_bytes) {
           if (num_bytes < min_bytes) *has_ended = true;
           return num_bytes;
         });
   }
-  kj::Promise<void> write(const void* buffer, size_t size) override {
-    return stream_->write(buffer, size);
-  }
-  kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
-    return stream_->write(pieces);
-  }
-  kj::Promise<void> whenWriteDisconnected() override { return stream_->whenWriteDisconnected(); }
-  void shutdownWrite() override { stream_->shutdownWrite(); }
-  void abortRead() override { stream_->abortRead(); }
 
  private:
-  kj::Own<kj::AsyncIoStream> stream_;
   const std::shared_ptr<bool> has_ended_;
 };
 
