@@ -154,13 +154,12 @@ class EncryptedNetworkTest(unittest.TestCase):
         self.assertGreater(len(data), 100_000)
         secrets = {"the key": key.encode(), "the bytes of the key": bytes.fromhex(key),
                    "text": MARK[:16], "tokens": struct.pack("<8i", *MARK[:8]),
-                   "the name of the job": b"gpt", "the plan": b"attn.qkv", "a path": b"/tmp/"}
+                   "the plan": b"attn.qkv", "a path": b"/tmp/"}
         for states in sorted((self.folder / "dump").glob("*wte*.npy")):
             secrets[states.name] = states.read_bytes()[-32:]
-        self.assertGreater(len(secrets), 7, "no parameters were written")
+        self.assertGreater(len(secrets), 6, "no parameters were written")
         for name, secret in secrets.items():
-            if len(secret) > 4:
-                self.assertNotIn(secret, control, name)
+            self.assertNotIn(secret, control, name)
 
     def test_a_tunnel_hides_all(self):
         for tool in ("wireguard-go", "wg"):
