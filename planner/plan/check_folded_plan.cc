@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/sharding.h"
+#include "planner/plan/check_references.h"
 
 namespace penstock::planner {
 namespace {
@@ -87,9 +88,12 @@ class FoldedCheck {
                        " tiles, but shardings of ", shardings.size());
       }
       for (size_t i = 0; i < shardings.size(); ++i) {
-        if (shardings[i] == kNone) continue;
         const size_t num_inputs = kernel.inputs.size();
         const TilePlan& tile = i < num_inputs ? kernel.inputs[i] : kernel.outputs[i - num_inputs];
+        if (const absl::Status status = CheckTileShapes(tile); !status.ok()) {
+          return Invalid("kernel ", k, " '", kernel.op, "': ", ToStd(status.message()));
+        }
+        if (shardings[i] == kNone) continue;
         RETURN_IF_ERROR(CheckUse(shardings[i], tile.global));
       }
     }

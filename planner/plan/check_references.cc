@@ -40,23 +40,8 @@ absl::Status CheckSeconds(double seconds, const Owner&... owner) {
 
 template <typename... Owner>
 absl::Status CheckTile(const TilePlan& tile, const Owner&... owner) {
-  RETURN_IF_ERROR(CheckedShape(tile.shape, owner...));
-  RETURN_IF_ERROR(CheckedShape(tile.global, owner...));
-  for (const Shape* shape : {&tile.offset, &tile.microbatch_stride}) {
-    for (const int64_t value : *shape) {
-      if (value > kMaxElements || value < -kMaxElements) {
-        return Invalid(owner..., ": the offset or stride ", value, " is above the limit of 2^48");
-      }
-    }
-  }
-  const size_t rank = tile.shape.size();
-  if (tile.global.size() != rank || tile.offset.size() != rank ||
-      tile.microbatch_stride.size() != rank) {
-    return Invalid(owner..., ": a tile's shape has rank ", rank, ", its tensor ",
-                   tile.global.size(), ", its offset ", tile.offset.size(),
-                   " and its micro-batch stride ", tile.microbatch_stride.size());
-  }
-  return absl::OkStatus();
+  const absl::Status status = CheckTileShapes(tile);
+  return status.ok() ? status : Invalid(owner..., ": ", ToStd(status.message()));
 }
 
 absl::Status CheckPhaseRanges(const DevicePlan& device, size_t d) {
@@ -214,6 +199,26 @@ absl::Status CheckCollectiveReferences(const Plan& plan, uint32_t c) {
 }
 
 }  // namespace
+
+absl::Status CheckTileShapes(const TilePlan& tile) {
+  RETURN_IF_ERROR(CheckShape(tile.shape));
+  RETURN_IF_ERROR(CheckShape(tile.global));
+  for (const Shape* shape : {&tile.offset, &tile.microbatch_stride}) {
+    for (const int64_t value : *shape) {
+      if (value > kMaxElements || value < -kMaxElements) {
+        return Invalid("the offset or stride ", value, " is above the limit of 2^48");
+      }
+    }
+  }
+  const size_t rank = tile.shape.size();
+  if (tile.global.size() != rank || tile.offset.size() != rank ||
+      tile.microbatch_stride.size() != rank) {
+    return Invalid("a tile's shape has rank ", rank, ", its tensor ", tile.global.size(),
+                   ", its offset ", tile.offset.size(), " and its micro-batch stride ",
+                   tile.microbatch_stride.size());
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckReferences(const Plan& plan) {
   if (plan.threads_per_device < 1 || plan.threads_per_device > kMaxThreadsPerDevice) {

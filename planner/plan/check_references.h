@@ -15,6 +15,9 @@ namespace penstock::planner {
 // kInvalidArgument, naming what leads nowhere and where it may lead.
 absl::Status CheckReferences(const Plan& plan);
 
+// Of a tile alone: shapes that fit, all of one rank. Does not say whose the tile is.
+absl::Status CheckTileShapes(const TilePlan& tile);
+
 }  // namespace penstock::planner
 
 #endif  // PENSTOCK_PLANNER_PLAN_CHECK_REFERENCES_H_

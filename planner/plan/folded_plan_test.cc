@@ -167,6 +167,8 @@ TEST(CheckFoldedReferences, NamesWhatLeadsNowhere) {
        "shardings of"},
       {"sharding", [](FoldedPlan& p) { p.kernel_shardings[0][0] = 12345; },
        "sharding 12345 does not exist"},
+      {"tile", [](FoldedPlan& p) { p.kernels[0].outputs[0].shape.assign(2, int64_t{1} << 40); },
+       "has more than 2^48 elements"},
       {"axis",
        [](FoldedPlan& p) {
          for (graph::Sharding& s : p.shardings) {
