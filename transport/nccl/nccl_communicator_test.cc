@@ -67,7 +67,9 @@ class FakeStream : public Stream, public GpuStream {
   }
 
   void Copy(void* to, const void* from, size_t num_bytes, CopyKind) override {
-    Enqueue([=] { std::memcpy(to, from, num_bytes); });
+    Enqueue([=] {
+      if (num_bytes > 0) std::memcpy(to, from, num_bytes);  // pointers may be null
+    });
   }
   void Record(Event* event) override {
     auto* recorded = static_cast<FakeEvent*>(event);
