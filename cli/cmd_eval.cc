@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "cli/compile_job.h"
 #include "cli/environment.h"
 #include "cli/files.h"
 #include "cli/input_values.h"
-#include "cli/job_graph.h"
 #include "cli/json.h"
 #include "cli/npy.h"
 #include "cli/option_checks.h"

@@ -14,7 +14,7 @@
 #include "cli/generator.h"
 #include "cli/inference.h"
 #include "cli/job.h"
-#include "cli/job_graph.h"
+#include "cli/job_model.h"
 #include "cli/json.h"
 #include "cli/model_folder.h"
 #include "cli/option_checks.h"

@@ -12,6 +12,7 @@
 
 #include "CLI/CLI.hpp"
 #include "cli/checkpoint_copy.h"
+#include "cli/compile_job.h"
 #include "cli/environment.h"
 #include "cli/explain.h"
 #include "cli/files.h"

@@ -15,6 +15,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "cli/compile_job.h"
 #include "cli/environment.h"
 #include "cli/files.h"
 #include "cli/job.h"

@@ -25,7 +25,7 @@
 #include "absl/types/span.h"
 #include "cli/environment.h"
 #include "cli/inference.h"
-#include "cli/job_graph.h"
+#include "cli/job_model.h"
 
 #include "actors/session/session.h"
 #include "base/tensor.h"

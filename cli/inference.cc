@@ -10,6 +10,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/memory/memory.h"
+#include "cli/compile_job.h"
 #include "cli/device_kinds.h"
 #include "cli/feeds.h"
 #include "cli/npy.h"

@@ -21,7 +21,7 @@
 #include "cli/data.h"
 #include "cli/environment.h"
 #include "cli/examples.h"
-#include "cli/job_graph.h"
+#include "cli/job_model.h"
 
 #include "actors/session/session.h"
 #include "base/machine.h"

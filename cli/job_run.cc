@@ -5,18 +5,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <filesystem>
-#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "cli/analyse_trace.h"
 #include "cli/data.h"
 #include "cli/device_kinds.h"
 #include "cli/failure_report.h"
@@ -25,16 +23,15 @@
 #include "cli/host_layout.h"
 #include "cli/inference.h"
 #include "cli/interrupts.h"
+#include "cli/job_cluster.h"
 #include "cli/job_monitor.h"
 #include "cli/job_policy.h"
 #include "cli/json.h"
-#include "cli/measured_latency.h"
 #include "cli/metrics.h"
 #include "cli/node_output.h"
 #include "cli/npy.h"
 #include "cli/option_checks.h"
 #include "cli/processes.h"
-#include "cli/replayed_cores.h"
 #include "cli/report_collect.h"
 #include "cli/report_page.h"
 #include "cli/report_run.h"
@@ -45,10 +42,8 @@
 #include "fmt/format.h"
 
 #include "actors/cluster/cluster.h"
-#include "actors/cluster/socket_address.h"
 #include "actors/engine/error_origin.h"
 #include "actors/session/session.h"
-#include "actors/trace/computation_times.h"
 #include "actors/trace/critical_path.h"
 #include "actors/trace/trace.h"
 #include "base/counted.h"
@@ -56,7 +51,6 @@
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "planner/cost/replay.h"
 
 namespace penstock::cli {
 namespace {
@@ -67,67 +61,8 @@ constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 constexpr double kSnapshotSeconds = 300;
 // Of the machine's memory, the part that a snapshot may take.
 constexpr uint64_t kSnapshotMemoryShare = 8;
-// Steps whose critical paths and kernel times are worked out after the run, the last ones of a
-// trace: enough for medians and means, however long the run.
-constexpr int64_t kMaxAnalysedSteps = 100;
 // The user is told how long it takes to run longer steps again.
 constexpr double kLongReplaySeconds = 120;
-
-std::string HintOf(const Environment& environment, const Job& job) {
-  if (job.checkpoint.path.empty()) return "";
-  std::error_code error;
-  return ResumeHint(std::filesystem::absolute(job.checkpoint.path).string(),
-                    std::filesystem::current_path(error).string(), HostName(),
-                    environment.arguments);
-}
-
-// The nodes that the job asks for; null where this process runs all. What nodes print goes to the
-// environment, by a thread that may outlive the job.
-absl::StatusOr<std::unique_ptr<actors::Cluster>> StartCluster(
-    const Environment& environment, std::ostream& notes, const RunOptions& options, const Job& job,
-    const planner::Plan& plan, const JobMonitor& monitor, const JobKeyFile* key_file,
-    std::shared_ptr<NodeOutput> output, Interrupts& interrupts) {
-  const auto num_devices = static_cast<int64_t>(plan.devices.size());
-  int64_t count = job.cluster.processes;
-  if (count > num_devices) {
-    notes << "note: of cluster.processes = " << count << ", "
-          << Counted(num_devices, "process", "es") << " with a device each are started"
-          << std::endl;
-    count = num_devices;
-  }
-  if (count == 1 && !options.listen.has_value()) return nullptr;
-  ASSIGN_OR_RETURN(std::vector<uint32_t> devices, ProcessDevicesOf(job, count));
-  // Where devices share cores, a stage that waits leaves its cores to the others: the devices of
-  // one stage, which compute at the same time, have different ones.
-  const bool stages_share_cores =
-      plan.stages.size() > 1 && num_devices * plan.threads_per_device > UsableCores();
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<actors::Cluster> cluster,
-      StartProcesses(environment,
-                     {.count = count,
-                      .num_devices = num_devices,
-                      .devices = std::move(devices),
-                      .device = job.cluster.device,
-                      .listen = options.listen.value_or(""),
-                      .key_file = key_file,
-                      .pin = !stages_share_cores || count == num_devices,
-                      .core_sharing = stages_share_cores ? CpuTopology::Sharing::kRoundRobin
-                                                         : CpuTopology::Sharing::kNeighbours,
-                      .node_timeout_s = job.cluster.node_timeout,
-                      .log_folder = options.log_folder,
-                      .output = std::move(output),
-                      .resume_hint = HintOf(environment, job),
-                      .status_answers = monitor.answers(),
-                      .on_listening = [&interrupts](const std::string& address) {
-                        interrupts.RemoveAtExit(actors::FileOf(address));
-                      }}));
-  HostDevices hosts;  // that the plan is for, if that is known
-  if (options.plan.empty() && !HasSuffix(options.file, ".plan")) {
-    ASSIGN_OR_RETURN(hosts, HostDevicesOf(job, num_devices));
-  }
-  notes << PlacementNotes(cluster->nodes(), hosts) << std::flush;
-  return cluster;
-}
 
 // Writes NAME.npy of every state as it is before the first step.
 absl::Status DumpStates(const std::string& folder, const actors::Session& session) {
@@ -161,18 +96,6 @@ uint64_t StateBytes(const planner::Plan& plan) {
   uint64_t num_bytes = 0;
   for (const planner::StatePlan& state : plan.states) num_bytes += state.type.num_bytes();
   return num_bytes;
-}
-
-// About how many steps of a run are traced for its summary, and how many acts one may have: longer
-// steps would take too long to be replayed.
-constexpr int64_t kSampledSteps = 5;
-constexpr uint64_t kMaxSampledActs = 200'000;
-
-// Whether the summary tells what communication costs: there is some.
-bool IsSampled(const planner::Plan& plan) {
-  uint64_t num_acts = 0;
-  for (const planner::DevicePlan& device : plan.devices) num_acts += device.actors.size();
-  return plan.devices.size() > 1 && num_acts * plan.num_microbatches <= kMaxSampledActs;
 }
 
 // A run of a program: its session, what it measured, and what follows the training steps.
@@ -234,8 +157,11 @@ class JobRun {
       interrupts_.RemoveAtExit(key_file_->path());
     }
     absl::StatusOr<std::unique_ptr<actors::Cluster>> cluster =
-        StartCluster(process_environment_, environment_.err, options_, job_, plan_, monitor_,
-                     key_file_.get(), output_, interrupts_);
+        StartJobCluster(process_environment_, environment_.err, options_, job_, plan_,
+                        {.status_answers = monitor_.answers(),
+                         .key_file = key_file_.get(),
+                         .output = output_,
+                         .interrupts = &interrupts_});
     if (!cluster.ok()) {
       ReportFailure(cluster.status());
       return cluster.status();
@@ -333,7 +259,7 @@ class JobRun {
     summary_.trace_capacity = session_options_.trace_capacity;
     summary_.trace_every = session_options_.trace_every;
     step_windows_ = trainer.step_windows();
-    AnalyseTrace();
+    AddTraceAnalysis();
     Parameters parameters;
     if (trained.ok() && model_.model != nullptr && HasHeldOut()) {
       ASSIGN_OR_RETURN(parameters, validator().KeepParameters(*session));
@@ -437,53 +363,18 @@ class JobRun {
     environment_.err << std::endl;
   }
 
-  // What the last traced steps say of a step; nothing where none was traced as a whole.
-  void AnalyseTrace() {
-    const std::optional<actors::StepRange> traced = actors::FindTracedSteps(plan_, events_);
-    if (is_trace_wanted_) summary_.traced = traced;
-    if (!traced.has_value()) return;
-    const int64_t before = traced->last - kMaxAnalysedSteps * session_options_.trace_every;
-    std::vector<actors::TraceEvent> events;
-    std::copy_if(events_.begin(), events_.end(), std::back_inserter(events),
-                 [before](const actors::TraceEvent& event) { return event.step > before; });
-    const std::optional<actors::StepWindow> step =
-        actors::MedianTracedStep(plan_, events, step_windows_);
-    if (!step.has_value()) return;
-    summary_.path = actors::FindCriticalPath(plan_, events, *step, &cores_);
-    summary_.mean_path =
-        actors::MeanCriticalPath(plan_, events, step_windows_, kMaxAnalysedSteps, &cores_);
-    summary_.replayed_step_s = ReplayStep(events);
-  }
-
-  // Seconds of a step at the median times of the kernels; NaN: it cannot be replayed.
-  double ReplayStep(absl::Span<const actors::TraceEvent> events) const {
-    const std::vector<std::vector<double>> times =
-        actors::MedianComputeSeconds(plan_, WithoutCoreSharing(plan_, events, cores_));
-    planner::ReplayOptions options;
-    options.core_of_device = CoreOfDevice(cores_);
-    options.compute_s = [&](uint32_t device, uint32_t actor) { return times[device][actor]; };
-    options.process_of_device.assign(plan_.devices.size(), 0);
-    if (cluster_ != nullptr) {
-      for (const actors::NodeDescription& node : cluster_->nodes()) {
-        std::fill_n(options.process_of_device.begin() + node.first_device, node.num_devices,
-                    node.rank);
-      }
-    }
-    planner::LinkRates between_processes;
-    if (job_.cluster.link_gbit_per_s.has_value()) {
-      between_processes.bytes_per_s = *job_.cluster.link_gbit_per_s * 1e9 / 8;
-    }
-    const std::optional<double> latency =
-        job_.cluster.link_latency_us.has_value()
-            ? std::optional<double>(*job_.cluster.link_latency_us * 1e-6)
-            : MeasuredLatency(plan_, events, options.process_of_device,
-                              between_processes.bytes_per_s);
-    between_processes.latency_s = latency.value_or(between_processes.latency_s);
-    options.link = [&](uint32_t from, uint32_t to) {
-      return from == to ? planner::LinkRates() : between_processes;
-    };
-    return planner::ReplayStepSeconds(plan_, environment_.registries.policies, options)
-        .value_or(kNotMeasured);
+  void AddTraceAnalysis() {
+    TraceAnalysis analysis = AnalyseTrace({.plan = plan_,
+                                           .events = events_,
+                                           .steps = step_windows_,
+                                           .every = session_options_.trace_every,
+                                           .nodes = nodes_,
+                                           .cores = cores_},
+                                          job_, environment_.registries.policies);
+    if (is_trace_wanted_) summary_.traced = analysis.steps;
+    summary_.path = std::move(analysis.path);
+    summary_.mean_path = analysis.mean_path;
+    summary_.replayed_step_s = analysis.replayed_step_s;
   }
 
   bool HasHeldOut() const { return feeds_.corpus() != nullptr || feeds_.examples() != nullptr; }

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/types/span.h"
+#include "cli/compile_job.h"
 #include "cli/files.h"
+#include "cli/job_graph.h"
 #include "cli/job_policy.h"
 #include "cli/metrics.h"
 #include "cli/option_checks.h"

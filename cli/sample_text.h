@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "cli/environment.h"
 #include "cli/inference.h"
-#include "cli/job_graph.h"
+#include "cli/job_model.h"
 #include "cli/token_span.h"
 #include "cli/tokenizer.h"
 

@@ -13,6 +13,7 @@
 #include "cli/environment.h"
 #include "cli/find_nonfinite.h"
 #include "cli/inference.h"
+#include "cli/compile_job.h"
 #include "cli/job_graph.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,0 +1,80 @@
+#include "cli/analyse_trace.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "cli/measured_latency.h"
+#include "cli/replayed_cores.h"
+
+#include "actors/trace/computation_times.h"
+#include "planner/cost/replay.h"
+
+namespace penstock::cli {
+namespace {
+
+// Longer steps would take too long to be replayed.
+constexpr uint64_t kMaxSampledActs = 200'000;
+// Steps whose critical paths and kernel times are worked out after the run.
+constexpr int64_t kMaxAnalysedSteps = 100;
+
+// Seconds of a step at the median times of the kernels; NaN: it cannot be replayed.
+double ReplayStep(const TracedRun& run, absl::Span<const actors::TraceEvent> events,
+                                 const Job& job, const planner::PolicyRegistry& policies) {
+  const std::vector<std::vector<double>> times =
+      actors::MedianComputeSeconds(run.plan, WithoutCoreSharing(run.plan, events, run.cores));
+  planner::ReplayOptions options;
+  options.core_of_device = CoreOfDevice(run.cores);
+  options.compute_s = [&](uint32_t device, uint32_t actor) { return times[device][actor]; };
+  options.process_of_device.assign(run.plan.devices.size(), 0);
+  for (const actors::NodeDescription& node : run.nodes) {
+    std::fill_n(options.process_of_device.begin() + node.first_device, node.num_devices, node.rank);
+  }
+  planner::LinkRates between_processes;
+  if (job.cluster.link_gbit_per_s.has_value()) {
+    between_processes.bytes_per_s = *job.cluster.link_gbit_per_s * 1e9 / 8;
+  }
+  const std::optional<double> latency =
+      job.cluster.link_latency_us.has_value()
+          ? std::optional<double>(*job.cluster.link_latency_us * 1e-6)
+          : MeasuredLatency(run.plan, events, options.process_of_device,
+                            between_processes.bytes_per_s);
+  between_processes.latency_s = latency.value_or(between_processes.latency_s);
+  options.link = [&](uint32_t from, uint32_t to) {
+    return from == to ? planner::LinkRates() : between_processes;
+  };
+  return planner::ReplayStepSeconds(run.plan, policies, options)
+      .value_or(std::numeric_limits<double>::quiet_NaN());
+}
+
+}  // namespace
+
+bool IsSampled(const planner::Plan& plan) {
+  uint64_t num_acts = 0;
+  for (const planner::DevicePlan& device : plan.devices) num_acts += device.actors.size();
+  return plan.devices.size() > 1 && num_acts * plan.num_microbatches <= kMaxSampledActs;
+}
+
+TraceAnalysis AnalyseTrace(const TracedRun& run, const Job& job,
+                           const planner::PolicyRegistry& policies) {
+  TraceAnalysis analysis;
+  analysis.steps = actors::FindTracedSteps(run.plan, run.events);
+  if (!analysis.steps.has_value()) return analysis;
+  const int64_t before = analysis.steps->last - kMaxAnalysedSteps * run.every;
+  const auto is_late = [before](const actors::TraceEvent& event) { return event.step > before; };
+  absl::Span<const actors::TraceEvent> events = run.events;
+  std::vector<actors::TraceEvent> late;
+  if (!std::all_of(events.begin(), events.end(), is_late)) {
+    std::copy_if(events.begin(), events.end(), std::back_inserter(late), is_late);
+    events = late;
+  }
+  const std::optional<actors::StepWindow> step =
+      actors::MedianTracedStep(run.plan, events, run.steps);
+  if (!step.has_value()) return analysis;
+  analysis.path = actors::FindCriticalPath(run.plan, events, *step, &run.cores);
+  analysis.mean_path =
+      actors::MeanCriticalPath(run.plan, events, run.steps, kMaxAnalysedSteps, &run.cores);
+  analysis.replayed_step_s = ReplayStep(run, events, job, policies);
+  return analysis;
+}
+
+}  // namespace penstock::cli

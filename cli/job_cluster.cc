@@ -1,0 +1,79 @@
+#include "cli/job_cluster.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "cli/failure_report.h"
+#include "cli/host_layout.h"
+#include "cli/processes.h"
+
+#include "actors/cluster/socket_address.h"
+#include "base/counted.h"
+#include "base/cpu_topology.h"
+#include "base/machine.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
+
+namespace penstock::cli {
+namespace {
+
+std::string HintOf(const Environment& environment, const Job& job) {
+  if (job.checkpoint.path.empty()) return "";
+  std::error_code error;
+  return ResumeHint(std::filesystem::absolute(job.checkpoint.path).string(),
+                    std::filesystem::current_path(error).string(), HostName(),
+                    environment.arguments);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<actors::Cluster>> StartJobCluster(
+    const Environment& environment, std::ostream& notes, const RunOptions& options, const Job& job,
+    const planner::Plan& plan, JobClusterParts parts) {
+  const auto num_devices = static_cast<int64_t>(plan.devices.size());
+  int64_t count = job.cluster.processes;
+  if (count > num_devices) {
+    notes << "note: of cluster.processes = " << count << ", "
+          << Counted(num_devices, "process", "es") << " with a device each are started"
+          << std::endl;
+    count = num_devices;
+  }
+  if (count == 1 && !options.listen.has_value()) return nullptr;
+  ASSIGN_OR_RETURN(std::vector<uint32_t> devices, ProcessDevicesOf(job, count));
+  // Where devices share cores, a stage that waits leaves its cores to the others: the devices of
+  // one stage, which compute at the same time, have different ones.
+  const bool stages_share_cores =
+      plan.stages.size() > 1 && num_devices * plan.threads_per_device > UsableCores();
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<actors::Cluster> cluster,
+      StartProcesses(environment,
+                     {.count = count,
+                      .num_devices = num_devices,
+                      .devices = std::move(devices),
+                      .device = job.cluster.device,
+                      .listen = options.listen.value_or(""),
+                      .key_file = parts.key_file,
+                      .pin = !stages_share_cores || count == num_devices,
+                      .core_sharing = stages_share_cores ? CpuTopology::Sharing::kRoundRobin
+                                                         : CpuTopology::Sharing::kNeighbours,
+                      .node_timeout_s = job.cluster.node_timeout,
+                      .log_folder = options.log_folder,
+                      .output = std::move(parts.output),
+                      .resume_hint = HintOf(environment, job),
+                      .status_answers = std::move(parts.status_answers),
+                      .on_listening = [interrupts = parts.interrupts](const std::string& address) {
+                        interrupts->RemoveAtExit(actors::FileOf(address));
+                      }}));
+  HostDevices hosts;  // that the plan is for, if that is known
+  if (options.plan.empty() && !HasSuffix(options.file, ".plan")) {
+    ASSIGN_OR_RETURN(hosts, HostDevicesOf(job, num_devices));
+  }
+  notes << PlacementNotes(cluster->nodes(), hosts) << std::flush;
+  return cluster;
+}
+
+}  // namespace penstock::cli
