@@ -41,8 +41,10 @@ struct Setting {
   planner::PolicyRegistry policies = planner::BuiltinPolicies();
   const graph::Model& gpt = *models.FindModel("gpt");
 
+  const std::vector<planner::Pass> passes = planner::EstimatePasses(ops);
+
   absl::Status Lower(graph::Graph& graph) const {
-    for (const planner::Pass& pass : planner::EstimatePasses(ops)) RETURN_IF_ERROR(pass.run(graph));
+    for (const planner::Pass& pass : passes) RETURN_IF_ERROR(pass.run(graph));
     return absl::OkStatus();
   }
 };

@@ -199,10 +199,9 @@ absl::StatusOr<planner::SearchResult> SearchStrategy(const Registries& registrie
   if (!given.has_value()) problem.chunks = job.parallel.chunks;
   problem.splits_weight_gradients = job.parallel.split_backward;
   const DType precision = IsHalf(job.train.dtype) ? job.train.dtype : DType::kF32;
-  problem.lower = [&registries, precision](graph::Graph& graph) {
-    for (const planner::Pass& pass : planner::EstimatePasses(registries.ops, precision)) {
-      RETURN_IF_ERROR(pass.run(graph));
-    }
+  problem.lower = [passes =
+                       planner::EstimatePasses(registries.ops, precision)](graph::Graph& graph) {
+    for (const planner::Pass& pass : passes) RETURN_IF_ERROR(pass.run(graph));
     return absl::OkStatus();
   };
   absl::StatusOr<planner::SearchResult> result = planner::FindStrategy(problem);

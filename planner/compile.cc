@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -25,6 +26,7 @@
 #include "planner/sharding/insert_reshards.h"
 #include "planner/sharding/lower_reshards.h"
 #include "planner/sharding/propagate.h"
+#include "planner/sharding/reshard_cache.h"
 #include "planner/sharding/select_mesh.h"
 #include "planner/simulator/phase_times.h"
 #include "planner/simulator/simulate_plan.h"
@@ -52,14 +54,17 @@ Pass MixedPrecisionPass(const graph::OpRegistry& ops, DType dtype) {
 
 std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends,
                                 DType precision, int64_t sub_batch_bytes) {
+  const auto caches = std::make_shared<ReshardCaches>();
   std::vector<Pass> passes = {
       {"propagate", [](graph::Graph& g) { return Propagate(PropagationLevel::kUserPriority, &g); }},
       {"recompute", [](graph::Graph& g) { return AddRecomputation(g); }},
       {"decompose", [&ops](graph::Graph& g) { return DecomposeSplitFactors(ops, g); }},
-      {"insert-reshards", [&ops](graph::Graph& g) { return InsertReshards(ops, g); }},
+      {"insert-reshards",
+       [&ops, caches](graph::Graph& g) { return InsertReshards(ops, g, caches.get()); }},
       {std::string(kSplitSends),
        [&ops, sends](graph::Graph& g) { return SplitSends(ops, sends, g); }},
-      {"lower-reshards", [&ops](graph::Graph& g) { return LowerReshards(ops, g); }},
+      {"lower-reshards",
+       [&ops, caches](graph::Graph& g) { return LowerReshards(ops, g, caches.get()); }},
       // Copies have the layout of what they copy, which is settled here.
       {"offload", [&ops](graph::Graph& g) { return AddOffload(ops, g); }},
       {std::string(kSplitBatches),

@@ -80,7 +80,8 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
 
 // The passes of Compile that leave a graph, in their order; what comes after makes the plan of it.
 // In a bidirectional pipeline (sends.placement) split-directions comes first. `ops` outlives the
-// result.
+// result. Passes of one result keep redistributions that they have planned for the next graph, so
+// they are for one thread.
 std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends = {},
                                 DType precision = DType::kF32,
                                 int64_t sub_batch_bytes = kLeastSubBatchBytes);

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
+
 #include "actors/engine/host_staging.h"
 #include "actors/engine/link.h"
 #include "base/format.h"
@@ -10,6 +13,34 @@
 #include "transport/collective.h"
 
 namespace penstock::actors {
+namespace {
+
+// Equal but for their channels: collectives of repeated layers.
+struct EqualWork {
+  bool operator()(const CollectiveSpec* a, const CollectiveSpec* b) const {
+    CollectiveSpec copy = *a;
+    copy.channel = b->channel;
+    return copy == *b;
+  }
+};
+
+struct HashWork {
+  size_t operator()(const CollectiveSpec* spec) const {
+    return absl::HashOf(spec->kind, spec->dtype, spec->devices, spec->counts, spec->tensors);
+  }
+};
+
+uint64_t BufferBytes(const CollectiveSpec& spec, uint32_t device, const CanView& can_view) {
+  const auto member = std::find(spec.devices.begin(), spec.devices.end(), device);
+  std::vector<bool> views;
+  for (const uint32_t other : spec.devices) {
+    views.push_back(other == device || can_view == nullptr || can_view(device, other));
+  }
+  return transport::CollectiveBufferBytes(spec, static_cast<int>(member - spec.devices.begin()),
+                                          views);
+}
+
+}  // namespace
 
 using planner::ActorKind;
 
@@ -19,6 +50,7 @@ DeviceMemory MemoryOf(const planner::Plan& plan, uint32_t device, const CanView&
   DeviceMemory memory;
   memory.arena_bytes = device_plan.arena_bytes;
   memory.host_bytes = device_plan.host_bytes;
+  absl::flat_hash_map<const CollectiveSpec*, uint64_t, HashWork, EqualWork> buffer_bytes;
   std::vector<Comm> comms;
   std::vector<HostCopy> copies;
   for (uint32_t i = 0; i < device_plan.actors.size(); ++i) {
@@ -26,13 +58,9 @@ DeviceMemory MemoryOf(const planner::Plan& plan, uint32_t device, const CanView&
     if (actor.kind == ActorKind::kKernel || actor.kind == ActorKind::kCopy) continue;
     if (actor.kind == ActorKind::kCollective) {
       const CollectiveSpec& spec = plan.collectives[actor.target];
-      const auto member = std::find(spec.devices.begin(), spec.devices.end(), device);
-      std::vector<bool> views;
-      for (const uint32_t other : spec.devices) {
-        views.push_back(other == device || can_view == nullptr || can_view(device, other));
-      }
-      memory.collective_bytes += transport::CollectiveBufferBytes(
-          spec, static_cast<int>(member - spec.devices.begin()), views);
+      const auto [known, is_new] = buffer_bytes.try_emplace(&spec, 0);
+      if (is_new) known->second = BufferBytes(spec, device, can_view);
+      memory.collective_bytes += known->second;
     }
     if (is_synchronous) continue;
     if (actor.kind == ActorKind::kFeed || actor.kind == ActorKind::kFetch) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
@@ -90,13 +89,13 @@ struct Versions {
 
 class Inserter {
  public:
-  Inserter(const graph::OpRegistry& ops, const Graph& in)
+  Inserter(const graph::OpRegistry& ops, const Graph& in, ReshardCaches& caches)
       : reshard_(ops.Find("reshard")),
         receive_(ops.Find("receive")),
         in_(in),
         out_(in.name()),
         versions_(in.num_values()) {
-    for (const Mesh& mesh : in.meshes()) costs_.emplace_back(mesh);
+    for (const Mesh& mesh : in.meshes()) costs_.push_back(&caches.Of(mesh));
     out_.mutable_meshes() = in.meshes();
     out_.ReserveNames(in);
   }
@@ -147,7 +146,7 @@ class Inserter {
   int mesh_ = 0;                         // of the current node
   bool runs_often_ = false;              // whether it runs once a micro-batch
   std::vector<bool> is_read_elsewhere_;  // a value: on another mesh
-  std::deque<ReshardCache> costs_;       // of each mesh
+  std::vector<ReshardCache*> costs_;     // of each mesh
 };
 
 absl::Status Inserter::Run() {
@@ -273,7 +272,7 @@ absl::Status Inserter::AddNode(const Node& node) {
   for (ValueId operand : node.operands) shares.push_back(ShareOfGathering(operand, node));
   ExecutionSharding execution =
       ChooseCheapestExecution(mesh(), rule, operand_types, result_types, operands, results, shares,
-                              RunsAsForward(in_, node), &costs_[mesh_]);
+                              RunsAsForward(in_, node), costs_[mesh_]);
   RETURN_IF_ERROR(CheckReadsOfWindows(node, execution));
   const auto has_temporal = [&](const Sharding& each) { return HasTemporalAxes(mesh(), each); };
   runs_often_ = mesh().num_microbatches() == 1 ||
@@ -637,10 +636,11 @@ ValueId Inserter::As(ValueId old, const Sharding& needed, const Node& context) {
 
 }  // namespace
 
-absl::Status InsertReshards(const graph::OpRegistry& ops, Graph& graph) {
+absl::Status InsertReshards(const graph::OpRegistry& ops, Graph& graph, ReshardCaches* caches) {
   RETURN_IF_ERROR(SelectMesh(graph));
   if (graph.meshes().empty()) graph.mutable_meshes().push_back({"m", {}});
-  Inserter inserter(ops, graph);
+  ReshardCaches own;
+  Inserter inserter(ops, graph, caches != nullptr ? *caches : own);
   RETURN_IF_ERROR(inserter.Run());
   graph = inserter.Take();
   return absl::OkStatus();

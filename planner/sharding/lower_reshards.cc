@@ -1,7 +1,6 @@
 #include "planner/sharding/lower_reshards.h"
 
 #include <algorithm>
-#include <deque>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,7 +55,7 @@ bool RollsOverDevices(const Graph& graph, const Mesh& mesh, const Node& node) {
 
 }  // namespace
 
-absl::Status LowerReshards(const graph::OpRegistry& ops, Graph& graph) {
+absl::Status LowerReshards(const graph::OpRegistry& ops, Graph& graph, ReshardCaches* caches) {
   RETURN_IF_ERROR(SelectMesh(graph));
   if (graph.meshes().empty()) return absl::OkStatus();
   Graph out(graph.name());
@@ -64,8 +63,11 @@ absl::Status LowerReshards(const graph::OpRegistry& ops, Graph& graph) {
   out.ReserveNames(graph);
   std::vector<ValueId> now(graph.num_values(), graph::kNoValue);
   std::vector<NodeId> now_node;
-  std::deque<ReshardCache> chains;  // of each mesh
-  for (const Mesh& mesh : graph.meshes()) chains.emplace_back(mesh);
+  ReshardCaches own;
+  std::vector<ReshardCache*> chains;  // of each mesh
+  for (const Mesh& mesh : graph.meshes()) {
+    chains.push_back(&(caches != nullptr ? *caches : own).Of(mesh));
+  }
   for (const Node& node : graph.nodes()) {
     const Mesh& mesh = graph.meshes()[node.mesh];
     Node copy = node;
@@ -105,7 +107,7 @@ absl::Status LowerReshards(const graph::OpRegistry& ops, Graph& graph) {
           "there is no way from there to ", graph::ToString(mesh, needed),
           "; split the value before it is held in windows"));
     }
-    const std::vector<ReshardStep>& steps = chains[node.mesh].Steps(held, needed);
+    const std::vector<ReshardStep>& steps = chains[node.mesh]->Steps(held, needed);
     for (size_t i = 0; i < steps.size(); ++i) {
       Node step = copy;
       step.op = ops.Find(steps[i].op);

@@ -11,10 +11,13 @@
 
 #include "graph/graph.h"
 #include "graph/op.h"
+#include "planner/sharding/reshard_cache.h"
 
 namespace penstock::planner {
 
-absl::Status LowerReshards(const graph::OpRegistry& ops, graph::Graph& graph);
+// `caches` keeps the chains that are planned, for other graphs; null: they are forgotten.
+absl::Status LowerReshards(const graph::OpRegistry& ops, graph::Graph& graph,
+                           ReshardCaches* caches = nullptr);
 
 }  // namespace penstock::planner
 

@@ -1,11 +1,13 @@
 // Chains of redistribution steps that were planned before, and their costs. Layers repeat, so a
-// graph asks for the same ones many times.
+// graph asks for the same ones many times, and so do the graphs of a search on meshes of one shape.
 //
 // Thread rule: external synchronisation.
 
 #ifndef PENSTOCK_PLANNER_SHARDING_RESHARD_CACHE_H_
 #define PENSTOCK_PLANNER_SHARDING_RESHARD_CACHE_H_
 
+#include <algorithm>
+#include <deque>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,8 +21,9 @@ namespace penstock::planner {
 
 class ReshardCache {
  public:
-  // `mesh` outlives the result.
-  explicit ReshardCache(const graph::Mesh& mesh) : mesh_(mesh) {}
+  explicit ReshardCache(graph::Mesh mesh) : mesh_(std::move(mesh)) {}
+
+  const graph::Mesh& mesh() const { return mesh_; }
 
   // As PlanReshard. Valid until the next call.
   const std::vector<ReshardStep>& Steps(const graph::Sharding& from, const graph::Sharding& to) {
@@ -47,8 +50,22 @@ class ReshardCache {
     return it->second;
   }
 
-  const graph::Mesh& mesh_;
+  const graph::Mesh mesh_;
   absl::flat_hash_map<std::pair<std::string, std::string>, Chain> chains_;
+};
+
+// A cache for each mesh.
+class ReshardCaches {
+ public:
+  // Valid as long as this object.
+  ReshardCache& Of(const graph::Mesh& mesh) {
+    const auto is_of_mesh = [&mesh](const ReshardCache& cache) { return cache.mesh() == mesh; };
+    const auto found = std::find_if(caches_.begin(), caches_.end(), is_of_mesh);
+    return found != caches_.end() ? *found : caches_.emplace_back(mesh);
+  }
+
+ private:
+  std::deque<ReshardCache> caches_;
 };
 
 }  // namespace penstock::planner
