@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/failure_report.h"
+#include "cli/files.h"
 #include "cli/host_layout.h"
 #include "cli/processes.h"
 
@@ -19,17 +20,14 @@
 #include "base/strings.h"
 
 namespace penstock::cli {
-namespace {
 
-std::string HintOf(const Environment& environment, const Job& job) {
+std::string ResumeHintOf(const Environment& environment, const Job& job) {
   if (job.checkpoint.path.empty()) return "";
   std::error_code error;
   return ResumeHint(std::filesystem::absolute(job.checkpoint.path).string(),
                     std::filesystem::current_path(error).string(), HostName(),
                     environment.arguments);
 }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartJobCluster(
     const Environment& environment, std::ostream& notes, const RunOptions& options, const Job& job,
@@ -63,7 +61,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartJobCluster(
                       .node_timeout_s = job.cluster.node_timeout,
                       .log_folder = options.log_folder,
                       .output = std::move(parts.output),
-                      .resume_hint = HintOf(environment, job),
+                      .resume_hint = ResumeHintOf(environment, job),
                       .status_answers = std::move(parts.status_answers),
                       .on_listening = [interrupts = parts.interrupts](const std::string& address) {
                         interrupts->RemoveAtExit(actors::FileOf(address));

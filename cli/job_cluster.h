@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <ostream>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "cli/environment.h"
@@ -20,6 +21,9 @@
 #include "planner/plan/plan.h"
 
 namespace penstock::cli {
+
+// How the job goes on from its last checkpoint, for its user; empty where it writes none.
+std::string ResumeHintOf(const Environment& environment, const Job& job);
 
 // What of a run its processes work with.
 struct JobClusterParts {

@@ -307,7 +307,7 @@ class JobRun {
       }
       environment_.err << DescribeLog(failed) << std::flush;
     }
-    if (const std::string hint = HintOf(process_environment_, job_); !hint.empty()) {
+    if (const std::string hint = ResumeHintOf(process_environment_, job_); !hint.empty()) {
       environment_.err << "note: " << hint << std::endl;
     }
   }
