@@ -216,9 +216,9 @@ TEST_F(ClusterLossTest, StopReturnsTheLossThatEndedTheJobAndNoneBefore) {
   absl::StatusOr<std::unique_ptr<Session>> few = Session::Start(MakePlan(2), few_options);
   ASSERT_TRUE(few.ok()) << few.status();
   {
-    const absl::StatusOr<std::unique_ptr<Session>> all = StartSession(**cluster, 3);
+    const absl::StatusOr<std::unique_ptr<Session>> all = StartSession(**cluster, 4);
     ASSERT_TRUE(all.ok()) << all.status();
-    EXPECT_FALSE((*all)->Run(MakeFeeds(3, 2, Fault::kKill)).ok());
+    EXPECT_FALSE((*all)->Run(MakeFeeds(4, 2, Fault::kKill)).ok());
   }
   const absl::Status fatal = (*few)->Run(MakeFeeds(2, 1, Fault::kExit)).status();
   EXPECT_EQ(OriginOf(fatal).rank, 1) << fatal;
