@@ -205,7 +205,6 @@ kernels::KernelRegistry Kernels() {
   return kernels::NullKernels(ops);
 }
 
-// With the communication in `ns_per_act`.
 absl::StatusOr<ActsBenchResult> MeasureSteps(const ActsBenchOptions& options) {
   const kernels::KernelRegistry kernels = Kernels();
   actors::SessionOptions session_options;
@@ -270,12 +269,8 @@ absl::StatusOr<ActsBenchResult> MeasureActs(const ActsBenchOptions& options) {
   alone.num_actors = 2;
   ASSIGN_OR_RETURN(const ActsBenchResult communication, MeasureSteps(alone));
   ASSIGN_OR_RETURN(ActsBenchResult result, MeasureSteps(options));
-  const double busy_ns = result.ns_per_act * static_cast<double>(result.acts_per_step);
-  const double alone_ns =
-      communication.ns_per_act * static_cast<double>(communication.acts_per_step);
-  const int64_t more_acts = result.acts_per_step - communication.acts_per_step;
-  if (more_acts > 0) result.ns_per_act = (busy_ns - alone_ns) / static_cast<double>(more_acts);
-  result.communication_us = alone_ns * 1e-3;
+  result.communication_us =
+      communication.ns_per_act * static_cast<double>(communication.acts_per_step) * 1e-3;
   return result;
 }
 

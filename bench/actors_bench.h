@@ -38,8 +38,8 @@ struct ActsBenchOptions {
 struct ActsBenchResult {
   int64_t acts_per_step = 0;
   double ns_per_act = 0;            // of the executor's busy time, in the fastest step
-  double communication_us = 0;      // of that time for starting and completing a step's
-                                    // communication, which `ns_per_act` does not include
+  double communication_us = 0;      // of that time in a step, for starting and completing its
+                                    // communication
   double step_us = 0;               // the fastest step, from submission to its result
   double allocations_per_step = 0;  // -1: not measured
 };

@@ -91,9 +91,10 @@ struct ClusterOptions {
   std::function<void(const NodeDescription& node)> on_join;
   // Decides what becomes of a job that has lost a node, once for each node; `report` says who,
   // where and why, and its origin is the rank (error_origin.h). Null: the job ends. In a job that
-  // goes on, sessions over the lost node fail with the report, others continue, and sessions over
-  // the processes before it can be started (SessionOptions::num_processes). A loss before all nodes
-  // have joined ends the job whatever this says. Called from a thread of the cluster.
+  // goes on, sessions over the lost node fail with the report, others continue, sessions over the
+  // processes before it can be started (SessionOptions::num_processes), and Stop does not return
+  // the report. A loss before all nodes have joined ends the job whatever this says. Called from a
+  // thread of the cluster.
   std::function<AfterLoss(const absl::Status& report)> on_loss;
 };
 
@@ -122,9 +123,10 @@ class Cluster {
   // session.
   absl::StatusOr<ClusterFigures> Probe(absl::Duration timeout);
 
-  // Ends all nodes. OK if the job ran and all nodes ended in order; otherwise the first loss of a
-  // node, before or while they ended. Again: the same status. If `outcome`, what became of the job,
-  // is an error, RunNode returns it at the nodes that were not started here.
+  // Ends all nodes. OK if the job ran and all nodes ended in order, except those that `on_loss` let
+  // the job go on without; otherwise the first loss of another node, before or while they ended.
+  // Again: the same status. If `outcome`, what became of the job, is an error, RunNode returns it
+  // at the nodes that were not started here.
   absl::Status Stop(const absl::Status& outcome = absl::OkStatus());
 
   // The same at once: nodes that were started here are killed, the others left alone. Calls of the

@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "actors/cluster/cluster_session_internal.h"
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/node_calls_internal.h"
@@ -42,10 +44,10 @@ absl::Status NodeCalls::CallAll(const CallNode& call, std::string_view what,
   return status;
 }
 
-// Sets `status` to the loss of a node, if there is one by `deadline`.
+// Sets `status` to the loss of one of the nodes, if there is one by `deadline`.
 kj::Promise<void> NodeCalls::AwaitLoss(kj::TimePoint deadline, absl::Status* status) const {
-  if (!supervisor_.loss().ok()) {
-    *status = supervisor_.loss();
+  if (absl::Status loss = supervisor_.LossAmong(num_processes_); !loss.ok()) {
+    *status = std::move(loss);
     return kj::READY_NOW;
   }
   if (loop_.timer().now() >= deadline) return kj::READY_NOW;

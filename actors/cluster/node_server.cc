@@ -11,13 +11,13 @@
 #include "actors/cluster/chunked_transfer_internal.h"
 #include "actors/cluster/compute_probe.h"
 #include "actors/cluster/connection_internal.h"
+#include "actors/cluster/node_dispatch_internal.h"
 #include "actors/cluster/node_server_internal.h"
 #include "actors/cluster/state_write_internal.h"
 #include "actors/cluster/wire_job_status_internal.h"
 #include "actors/engine/error_origin.h"
 #include "actors/engine/step_name.h"
 #include "base/device.h"
-#include "base/exception_text.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -49,15 +49,6 @@ kj::ArrayPtr<const T> AsList(const std::vector<T>& values) {
   return {values.data(), values.size()};
 }
 
-// An exception on the work thread, such as for a lack of memory, would end the node.
-absl::Status RunGuarded(const std::function<absl::Status()>& work) {
-  try {
-    return work();
-  } catch (...) {
-    return absl::InternalError(StrCat("the call threw: ", ExceptionText()));
-  }
-}
-
 // What RunNode returns where the job has failed or was cancelled. Other codes than these two would
 // say that this node was called wrongly.
 absl::Status EndOfJob(const absl::Status& cause) {
@@ -73,7 +64,8 @@ absl::Status EndOfJob(const absl::Status& cause) {
 // That work, which may outlive the server, uses the parts of the node.
 class NodeServer final : public control::Node::Server {
  public:
-  explicit NodeServer(NodeParts node) : node_(std::move(node)) {}
+  explicit NodeServer(NodeParts node)
+      : node_(std::move(node)), dispatch_(node_.loop, node_.work, node_.sessions) {}
 
   kj::Promise<void> ping(PingContext) override {
     node_.on_ping();
@@ -106,21 +98,22 @@ class NodeServer final : public control::Node::Server {
       loop.Post([client = observer->client, send = std::move(send)] { send(*client); });
     };
     const auto address = std::make_shared<std::string>();
-    return Do([&receiver = node_.receiver, &sessions = node_.sessions, request,
-               slice = Received(node_.loop, spec.getPlan()), num_bytes = spec.getPlanBytes(), tell,
-               address]() -> absl::Status {
-             RETURN_IF_ERROR(sessions.Admit(request.generation, num_bytes));
-             // Grows as its bytes arrive.
-             const auto plan = std::make_shared<std::string>();
-             ByteTarget target;
-             target.Add(num_bytes, [plan](uint64_t offset, size_t size, const std::byte* bytes) {
-               if (plan->size() < offset + size) plan->resize(offset + size);
-               memcpy(plan->data() + offset, bytes, size);
-             });
-             RETURN_IF_ERROR(receiver.Take(slice, std::move(target), request.timeout, "the plan"));
-             ASSIGN_OR_RETURN(*address, sessions.Open(request, *plan, tell));
-             return absl::OkStatus();
-           })
+    return dispatch_
+        .Do([&receiver = node_.receiver, &sessions = node_.sessions, request,
+             slice = Received(node_.loop, spec.getPlan()), num_bytes = spec.getPlanBytes(), tell,
+             address]() -> absl::Status {
+          RETURN_IF_ERROR(sessions.Admit(request.generation, num_bytes));
+          // Grows as its bytes arrive.
+          const auto plan = std::make_shared<std::string>();
+          ByteTarget target;
+          target.Add(num_bytes, [plan](uint64_t offset, size_t size, const std::byte* bytes) {
+            if (plan->size() < offset + size) plan->resize(offset + size);
+            memcpy(plan->data() + offset, bytes, size);
+          });
+          RETURN_IF_ERROR(receiver.Take(slice, std::move(target), request.timeout, "the plan"));
+          ASSIGN_OR_RETURN(*address, sessions.Open(request, *plan, tell));
+          return absl::OkStatus();
+        })
         .then([context, address](absl::Status&& status) mutable {
           auto results = context.getResults();
           results.setAddress(AsData(address->data(), address->size()));
@@ -139,7 +132,7 @@ class NodeServer final : public control::Node::Server {
     for (const auto process : context.getParams().getProcesses()) {
       processes.emplace_back(process.getFirstDevice(), AsText(process.getAddress()));
     }
-    auto connected = InSession(
+    auto connected = dispatch_.InSession(
         context.getParams().getGeneration(),
         [&sessions = node_.sessions,
          processes = std::move(processes)](NodeSession& session) -> absl::Status {
@@ -152,15 +145,15 @@ class NodeServer final : public control::Node::Server {
 
   kj::Promise<void> submit(SubmitContext context) override {
     const auto params = context.getParams();
-    auto submitted =
-        InSession(params.getGeneration(),
-                  [&receiver = node_.receiver, step = params.getStep(),
-                   feeds = Received(node_.loop, params.getFeeds())](NodeSession& session) {
-                    return session.Submit(step, [&](ByteTarget target) {
-                      return receiver.Take(feeds, std::move(target), session.request().timeout,
-                                           StrCat("the feeds of ", StepName(step)));
-                    });
-                  });
+    auto submitted = dispatch_.InSession(
+        params.getGeneration(),
+        [&receiver = node_.receiver, step = params.getStep(),
+         feeds = Received(node_.loop, params.getFeeds())](NodeSession& session) {
+          return session.Submit(step, [&](ByteTarget target) {
+            return receiver.Take(feeds, std::move(target), session.request().timeout,
+                                 StrCat("the feeds of ", StepName(step)));
+          });
+        });
     return Answer(context, kj::mv(submitted));
   }
 
@@ -174,12 +167,13 @@ class NodeServer final : public control::Node::Server {
     const auto waits = std::make_shared<std::vector<WaitDescription>>();
     const absl::Duration timeout =
         absl::Milliseconds(std::min<uint32_t>(params.getTimeoutMs(), 60'000));
-    return InSession(params.getGeneration(),
-                     [waits, timeout](NodeSession& session) {
-                       const absl::Status status = session.CheckLoaded();
-                       if (status.ok()) *waits = session.engine().Describe(timeout);
-                       return status;
-                     })
+    return dispatch_
+        .InSession(params.getGeneration(),
+                   [waits, timeout](NodeSession& session) {
+                     const absl::Status status = session.CheckLoaded();
+                     if (status.ok()) *waits = session.engine().Describe(timeout);
+                     return status;
+                   })
         .then([context, waits](absl::Status&& status) mutable {
           auto results = context.getResults();
           auto out = results.initWaits(static_cast<unsigned>(waits->size()));
@@ -216,13 +210,14 @@ class NodeServer final : public control::Node::Server {
   kj::Promise<void> readState(ReadStateContext context) override {
     const auto params = context.getParams();
     const auto bytes = std::make_shared<std::string>();
-    return InSession(params.getGeneration(),
-                     [state = params.getState(), placement = params.getPlacement(),
-                      offset = params.getOffset(), size = params.getSize(),
-                      bytes](NodeSession& session) -> absl::Status {
-                       ASSIGN_OR_RETURN(*bytes, session.ReadState(state, placement, offset, size));
-                       return absl::OkStatus();
-                     })
+    return dispatch_
+        .InSession(params.getGeneration(),
+                   [state = params.getState(), placement = params.getPlacement(),
+                    offset = params.getOffset(), size = params.getSize(),
+                    bytes](NodeSession& session) -> absl::Status {
+                     ASSIGN_OR_RETURN(*bytes, session.ReadState(state, placement, offset, size));
+                     return absl::OkStatus();
+                   })
         .then([context, bytes](absl::Status&& status) mutable {
           auto results = context.getResults();
           results.setBytes(AsData(bytes->data(), bytes->size()));
@@ -232,7 +227,7 @@ class NodeServer final : public control::Node::Server {
 
   kj::Promise<void> writeState(WriteStateContext context) override {
     const auto params = context.getParams();
-    auto written = InSession(
+    auto written = dispatch_.InSession(
         params.getGeneration(),
         [&receiver = node_.receiver, state = params.getState(),
          tiles = Received(node_.loop, params.getTiles())](NodeSession& session) -> absl::Status {
@@ -248,11 +243,12 @@ class NodeServer final : public control::Node::Server {
   kj::Promise<void> takeTrace(TakeTraceContext context) override {
     const auto events = std::make_shared<std::vector<TraceEvent>>();
     const auto has_more = std::make_shared<bool>(false);
-    return InSession(context.getParams().getGeneration(),
-                     [events, has_more](NodeSession& session) -> absl::Status {
-                       ASSIGN_OR_RETURN(*events, session.TakeTrace(has_more.get()));
-                       return absl::OkStatus();
-                     })
+    return dispatch_
+        .InSession(context.getParams().getGeneration(),
+                   [events, has_more](NodeSession& session) -> absl::Status {
+                     ASSIGN_OR_RETURN(*events, session.TakeTrace(has_more.get()));
+                     return absl::OkStatus();
+                   })
         .then([context, events, has_more](absl::Status&& status) mutable {
           auto results = context.getResults();
           control::WriteStatus(status, results.initStatus());
@@ -277,8 +273,8 @@ class NodeServer final : public control::Node::Server {
   }
 
   kj::Promise<void> close(CloseContext context) override {
-    auto closed =
-        Close([&sessions = node_.sessions, generation = context.getParams().getGeneration()] {
+    auto closed = dispatch_.Close(
+        [&sessions = node_.sessions, generation = context.getParams().getGeneration()] {
           sessions.Close(generation);
         });
     return Answer(context, kj::mv(closed));
@@ -294,26 +290,26 @@ class NodeServer final : public control::Node::Server {
     }
     std::vector<uint32_t> states;
     for (const uint32_t state : params.getStates()) states.push_back(state);
-    auto done =
-        InSession(params.getGeneration(), [&sessions = node_.sessions, number = params.getKept(),
-                                           states = std::move(states)](NodeSession& session) {
-          return sessions.Keep(number, states, session);
-        });
+    auto done = dispatch_.InSession(
+        params.getGeneration(),
+        [&sessions = node_.sessions, number = params.getKept(), states = std::move(states)](
+            NodeSession& session) { return sessions.Keep(number, states, session); });
     return Answer(context, kj::mv(done));
   }
 
   kj::Promise<void> takeStates(TakeStatesContext context) override {
     const auto params = context.getParams();
     const auto missing = std::make_shared<std::vector<uint32_t>>();
-    return InSession(params.getGeneration(),
-                     [&sessions = node_.sessions, number = params.getKept(),
-                      missing](NodeSession& session) -> absl::Status {
-                       const KeptTiles nothing;
-                       const std::shared_ptr<const KeptTiles> kept = sessions.FindKept(number);
-                       ASSIGN_OR_RETURN(*missing,
-                                        session.TakeStates(kept == nullptr ? nothing : *kept));
-                       return absl::OkStatus();
-                     })
+    return dispatch_
+        .InSession(params.getGeneration(),
+                   [&sessions = node_.sessions, number = params.getKept(),
+                    missing](NodeSession& session) -> absl::Status {
+                     const KeptTiles nothing;
+                     const std::shared_ptr<const KeptTiles> kept = sessions.FindKept(number);
+                     ASSIGN_OR_RETURN(*missing,
+                                      session.TakeStates(kept == nullptr ? nothing : *kept));
+                     return absl::OkStatus();
+                   })
         .then([context, missing](absl::Status&& status) mutable {
           auto results = context.getResults();
           results.setMissing(AsList(*missing));
@@ -324,20 +320,20 @@ class NodeServer final : public control::Node::Server {
   kj::Promise<void> readKept(ReadKeptContext context) override {
     const auto params = context.getParams();
     const auto bytes = std::make_shared<std::string>();
-    return Do([&sessions = node_.sessions, number = params.getKept(), state = params.getState(),
-               tile = params.getTile(), offset = params.getOffset(), size = params.getSize(),
-               bytes]() -> absl::Status {
-             const std::shared_ptr<const KeptTiles> kept = sessions.FindKept(number);
-             const KeptTiles::Tile* const from =
-                 kept == nullptr ? nullptr : kept->Find(state, tile);
-             if (from == nullptr) {
-               return absl::NotFoundError(
-                   StrCat("tile ", tile, " of state ", state, " is not kept here"));
-             }
-             RETURN_IF_ERROR(control::CheckChunk(offset, size, from->desc.num_bytes()));
-             bytes->assign(reinterpret_cast<const char*>(from->bytes.get()) + offset, size);
-             return absl::OkStatus();
-           })
+    return dispatch_
+        .Do([&sessions = node_.sessions, number = params.getKept(), state = params.getState(),
+             tile = params.getTile(), offset = params.getOffset(), size = params.getSize(),
+             bytes]() -> absl::Status {
+          const std::shared_ptr<const KeptTiles> kept = sessions.FindKept(number);
+          const KeptTiles::Tile* const from = kept == nullptr ? nullptr : kept->Find(state, tile);
+          if (from == nullptr) {
+            return absl::NotFoundError(
+                StrCat("tile ", tile, " of state ", state, " is not kept here"));
+          }
+          RETURN_IF_ERROR(control::CheckChunk(offset, size, from->desc.num_bytes()));
+          bytes->assign(reinterpret_cast<const char*>(from->bytes.get()) + offset, size);
+          return absl::OkStatus();
+        })
         .then([context, bytes](absl::Status&& status) mutable {
           auto results = context.getResults();
           results.setBytes(AsData(bytes->data(), bytes->size()));
@@ -346,9 +342,10 @@ class NodeServer final : public control::Node::Server {
   }
 
   kj::Promise<void> dropStates(DropStatesContext context) override {
-    auto dropped = Close([&sessions = node_.sessions, number = context.getParams().getKept()] {
-      sessions.Drop(number);
-    });
+    auto dropped =
+        dispatch_.Close([&sessions = node_.sessions, number = context.getParams().getKept()] {
+          sessions.Drop(number);
+        });
     return Answer(context, kj::mv(dropped));
   }
 
@@ -361,13 +358,14 @@ class NodeServer final : public control::Node::Server {
       return kj::READY_NOW;
     }
     const auto write = std::make_shared<StateWrite>(*std::move(read));
-    return Do([&sessions = node_.sessions, number = params.getKept(), write] {
-             write->kept = sessions.FindKept(number);
-             return absl::OkStatus();
-           })
+    return dispatch_
+        .Do([&sessions = node_.sessions, number = params.getKept(), write] {
+          write->kept = sessions.FindKept(number);
+          return absl::OkStatus();
+        })
         .then([this, write](absl::Status&& status) -> control::StatusPromise {
           if (!status.ok()) return std::move(status);
-          return DoOn(node_.files, [write, &files = node_.files]() -> absl::Status {
+          return dispatch_.DoOn(node_.files, [write, &files = node_.files]() -> absl::Status {
             ASSIGN_OR_RETURN(write->checksum,
                              WriteStates(*write, [&files] { return files.has_ended(); }));
             return absl::OkStatus();
@@ -406,11 +404,12 @@ class NodeServer final : public control::Node::Server {
     const auto exchange = std::make_shared<NodeExchange>(node_.options.wrap_transport);
     node_.exchanges.Add(number, exchange);
     const auto address = std::make_shared<std::string>();
-    return Do([&sessions = node_.sessions, exchange, options = std::move(options),
-               address]() -> absl::Status {
-             ASSIGN_OR_RETURN(*address, exchange->Open(options, sessions.create_transport()));
-             return absl::OkStatus();
-           })
+    return dispatch_
+        .Do([&sessions = node_.sessions, exchange, options = std::move(options),
+             address]() -> absl::Status {
+          ASSIGN_OR_RETURN(*address, exchange->Open(options, sessions.create_transport()));
+          return absl::OkStatus();
+        })
         .then([context, address](absl::Status&& opened) mutable {
           auto results = context.getResults();
           results.setAddress(AsData(address->data(), address->size()));
@@ -432,7 +431,7 @@ class NodeServer final : public control::Node::Server {
     options.chunk_bytes =
         std::clamp<size_t>(params.getChunkBytes(), kMinExchangeChunk, kMaxExchangeChunk);
     options.timeout = Timeout(params.getTimeoutMs());
-    auto done = Do(
+    auto done = dispatch_.Do(
         [&sessions = node_.sessions, exchange = found, number = params.getKept(),
          generation = params.getGeneration(), peers = *std::move(peers), options]() {
           return exchange->Run(peers, sessions.FindKept(number).get(),
@@ -459,17 +458,18 @@ class NodeServer final : public control::Node::Server {
     options.timeout = Timeout(params.getTimeoutMs());
     const auto flops_per_s = std::make_shared<double>(0);
     const auto links = std::make_shared<std::vector<LinkFigures>>();
-    return Do(
-               [exchange, addresses = std::move(addresses), options, flops_per_s,
-                links]() -> absl::Status {
-                 *flops_per_s = MeasureComputeRate(UsableCores());
-                 ASSIGN_OR_RETURN(*links, exchange->Probe(addresses, options));
-                 return absl::OkStatus();
-               },
-               [exchange, timeout = options.timeout](const absl::Status& status) {
-                 if (status.ok()) exchange->Linger(timeout);
-                 exchange->Close();
-               })
+    return dispatch_
+        .Do(
+            [exchange, addresses = std::move(addresses), options, flops_per_s,
+             links]() -> absl::Status {
+              *flops_per_s = MeasureComputeRate(UsableCores());
+              ASSIGN_OR_RETURN(*links, exchange->Probe(addresses, options));
+              return absl::OkStatus();
+            },
+            [exchange, timeout = options.timeout](const absl::Status& status) {
+              if (status.ok()) exchange->Linger(timeout);
+              exchange->Close();
+            })
         .then([context, flops_per_s, links](absl::Status&& status) mutable {
           auto results = context.getResults();
           control::WriteStatus(status, results.initStatus());
@@ -490,17 +490,18 @@ class NodeServer final : public control::Node::Server {
     exchange->Stop();
     node_.exchanges.Remove(number);
     // Closed by the work thread, which may have to wait.
-    return Close([exchange] { exchange->Close(); }).ignoreResult();
+    return dispatch_.Close([exchange] { exchange->Close(); }).ignoreResult();
   }
 
   kj::Promise<void> reportActivity(ReportActivityContext context) override {
     const auto report = std::make_shared<ActivityReport>();
-    return InSession(context.getParams().getGeneration(),
-                     [report](NodeSession& session) -> absl::Status {
-                       RETURN_IF_ERROR(session.CheckLoaded());
-                       ASSIGN_OR_RETURN(*report, session.engine().ReportActivity(kActivityTimeout));
-                       return absl::OkStatus();
-                     })
+    return dispatch_
+        .InSession(context.getParams().getGeneration(),
+                   [report](NodeSession& session) -> absl::Status {
+                     RETURN_IF_ERROR(session.CheckLoaded());
+                     ASSIGN_OR_RETURN(*report, session.engine().ReportActivity(kActivityTimeout));
+                     return absl::OkStatus();
+                   })
         .then([context, report](absl::Status&& status) mutable {
           auto results = context.getResults();
           control::WriteStatus(status, results.initStatus());
@@ -524,23 +525,6 @@ class NodeServer final : public control::Node::Server {
   }
 
  private:
-  // Has the work thread run `work`, and ends with its status. The work thread then goes on with
-  // `after`.
-  control::StatusPromise Do(std::function<absl::Status()> work,
-                            std::function<void(const absl::Status&)> after = nullptr) {
-    return DoOn(node_.work, std::move(work), std::move(after));
-  }
-  // The same of what ends something, for which there is room among many calls.
-  control::StatusPromise Close(std::function<void()> work) {
-    return DoOn(
-        node_.work,
-        [work = std::move(work)] {
-          work();
-          return absl::OkStatus();
-        },
-        nullptr, WorkQueue::Kind::kClosing);
-  }
-
   kj::Promise<void> AwaitInspection(std::shared_ptr<Inspection> inspection,
                                     kj::TimePoint deadline) {
     if (inspection->IsComplete() || node_.loop.timer().now() >= deadline) return kj::READY_NOW;
@@ -551,48 +535,8 @@ class NodeServer final : public control::Node::Server {
         });
   }
 
-  control::StatusPromise DoOn(WorkQueue& queue, std::function<absl::Status()> work,
-                              std::function<void(const absl::Status&)> after = nullptr,
-                              WorkQueue::Kind kind = WorkQueue::Kind::kCall) {
-    auto pair = kj::newPromiseAndFulfiller<absl::Status>();
-    auto fulfiller =
-        std::make_shared<kj::Own<kj::PromiseFulfiller<absl::Status>>>(kj::mv(pair.fulfiller));
-    const bool is_taken = queue.Push(
-        [&loop = node_.loop, fulfiller = std::move(fulfiller), work = std::move(work),
-         after = std::move(after)]() mutable {
-          const absl::Status status = RunGuarded(work);
-          // The fulfiller is the loop's, to the end.
-          loop.Post([fulfiller = std::move(fulfiller), status] {
-            (*fulfiller)->fulfill(absl::Status(status));
-          });
-          if (!after) return;
-          (void)RunGuarded([&] {
-            after(status);
-            return absl::OkStatus();
-          });
-        },
-        kind);
-    if (!is_taken) return absl::ResourceExhaustedError("too many calls are under way");
-    return kj::mv(pair.promise);
-  }
-
-  // The answer to a call whose result is a status alone.
-  template <typename Context>
-  static kj::Promise<void> Answer(Context context, control::StatusPromise promise) {
-    return promise.then([context](absl::Status&& status) mutable {
-      control::WriteStatus(status, context.getResults().initStatus());
-    });
-  }
-
-  control::StatusPromise InSession(uint32_t generation,
-                                   std::function<absl::Status(NodeSession&)> work) {
-    return Do([&sessions = node_.sessions, generation, work = std::move(work)]() -> absl::Status {
-      ASSIGN_OR_RETURN(NodeSession* const session, sessions.Find(generation));
-      return work(*session);
-    });
-  }
-
   const NodeParts node_;
+  const NodeDispatch dispatch_;
 };
 
 }  // namespace

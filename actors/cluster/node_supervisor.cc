@@ -227,7 +227,23 @@ void NodeSupervisor::Lose(const FailureDetector::Loss& loss) {
 }
 
 void NodeSupervisor::NoteLoss(const MemberLoss& loss) {
-  if (noted_loss_.ok()) noted_loss_ = LossReport(NameOf(loss.rank), loss);
+  noted_losses_.push_back({loss.rank, LossReport(NameOf(loss.rank), loss)});
+}
+
+absl::Status NodeSupervisor::loss() const {
+  if (!loss_.ok()) return loss_;
+  for (const NotedLoss& noted : noted_losses_) {
+    if (!noted.is_continued) return noted.report;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NodeSupervisor::LossAmong(uint32_t num_processes) const {
+  if (!loss_.ok()) return loss_;
+  for (const NotedLoss& noted : noted_losses_) {
+    if (noted.rank < num_processes) return noted.report;
+  }
+  return absl::OkStatus();
 }
 
 std::string NodeSupervisor::WhenLost(uint32_t rank) const {
@@ -271,12 +287,12 @@ void NodeSupervisor::Fail(const absl::Status& cause) {
 }
 
 void NodeSupervisor::ContinueWithout(uint32_t rank, const absl::Status& report) {
-  if (is_ending_) return;
-  if (joined_fulfiller_->isWaiting()) {
+  if (!is_ending_ && joined_fulfiller_->isWaiting()) {
     Fail(report);
-  } else {
-    FailSessionsOver(rank, report);
+    return;
   }
+  for (NotedLoss& noted : noted_losses_) noted.is_continued |= noted.rank == rank;
+  if (!is_ending_) FailSessionsOver(rank, report);
 }
 
 void NodeSupervisor::Kill() {

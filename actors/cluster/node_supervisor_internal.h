@@ -77,8 +77,11 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   kj::Duration SilenceOf(uint32_t rank) const { return failure_detector_->SilenceOf(rank); }
   // Null before the node has joined and once it is lost.
   kj::Maybe<control::Node::Client> NodeOf(uint32_t rank);
-  // OK, or the first loss of a node: what ended the job, or what kept it from ending in order.
-  const absl::Status& loss() const { return loss_.ok() ? noted_loss_ : loss_; }
+  // OK, or the first loss of a node that the job does not go on without: what ended the job, or
+  // what kept it from ending in order.
+  absl::Status loss() const;
+  // The same, of the first `num_processes` nodes and whether or not the job goes on.
+  absl::Status LossAmong(uint32_t num_processes) const;
   // Whether a loss has ended the job. A job that goes on without a member has not ended.
   bool has_ended() const { return !loss_.ok(); }
   kj::TaskSet& tasks() { return *tasks_; }
@@ -94,8 +97,8 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   // The job cannot go on: its sessions fail with the cause, and the nodes are told to exit. Nothing
   // if it is ending already.
   void Fail(const absl::Status& cause);
-  // The job goes on without a node that is lost: the sessions over it fail with the report. Like
-  // Fail if not all nodes have joined yet.
+  // The job goes on without a node that is lost, which is no error of its end: the sessions over it
+  // fail with the report. Like Fail if not all nodes have joined yet.
   void ContinueWithout(uint32_t rank, const absl::Status& report);
   // Ends the job at once: kills what was started here and leaves the other nodes alone.
   void Kill();
@@ -125,7 +128,7 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
                             control::Node::Client client);
   // Tells the membership, once; of a job that is ending, only what is not in order counts.
   void Lose(const FailureDetector::Loss& loss);
-  // Of several, the first is what Stop reports.
+  // Of several that the job does not go on without, the first is what Stop reports.
   void NoteLoss(const MemberLoss& loss);
   // What the job was doing when the node was lost: " in step 7".
   std::string WhenLost(uint32_t rank) const;
@@ -147,8 +150,13 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   std::string address_;
   Membership& membership_;
   bool is_ending_ = false;
-  absl::Status loss_;        // that ended the job
-  absl::Status noted_loss_;  // the first, which the membership may not have handled yet
+  absl::Status loss_;  // that ended the job
+  struct NotedLoss {
+    uint32_t rank = 0;
+    absl::Status report;
+    bool is_continued = false;  // the job goes on
+  };
+  std::vector<NotedLoss> noted_losses_;  // the membership may not have handled them yet
   std::vector<std::shared_ptr<ClusterSession>> sessions_;  // that run
   uint32_t generation_ = 0;                                // of the last session
   uint64_t num_kept_ = 0;

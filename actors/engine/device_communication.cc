@@ -60,6 +60,11 @@ void DeviceCommunication::Start(const CommStart& start) {
 void DeviceCommunication::HandOver(const CommStart& start) {
   ++num_active_;
   starts_->TryPush(start);
+  is_flush_due_ = true;
+}
+
+void DeviceCommunication::WakeForStarts() {
+  is_flush_due_ = false;
   if (communication_waker_ != nullptr) communication_waker_->Notify();
 }
 

@@ -7,7 +7,8 @@
 //   device executor                          communication executor
 //     TryOwn; Start(op 0); Advance
 //     before a long kernel: Disown     --->  is woken; TryOwn; Advance; Disown; sleeps
-//     kernel; Start(op 1) by a ring    --->  is woken; TryOwn, starts op 1; Advance; Disown
+//     kernel; Start(op 1) by a ring
+//     Flush                            --->  is woken; TryOwn, starts op 1; Advance; Disown
 //     NextCompletion: 0                <---  op 0 is done: a ring, and a wake-up if asleep
 //
 // The owner sleeps on the endpoint: the device executor as long as operations are under way and it
@@ -98,11 +99,17 @@ class DeviceCommunication {
   void Disown();
 
   // Starts an operation: here if the endpoint can be owned, else on the communication executor.
-  // REQUIRES: the operation is not under way.
+  // Flush follows. REQUIRES: the operation is not under way.
   void Start(const CommStart& start);
   // The same for a device executor that is about to compute for long: the owner to come starts it.
   void HandOver(const CommStart& start);
+  // Ends a batch of the two: wakes the communication executor for what was handed over, once for
+  // all of it.
+  void Flush() {
+    if (is_flush_due_) WakeForStarts();
+  }
 
+  bool has_completion() const { return completions_->Front() != nullptr; }
   // Takes the next operation that has completed; false if there is none.
   bool NextCompletion(uint32_t* comm) {
     const uint32_t* front = completions_->Front();
@@ -151,6 +158,7 @@ class DeviceCommunication {
     Owner nobody = Owner::kNobody;
     return owner_.compare_exchange_strong(nobody, owner);
   }
+  void WakeForStarts();
   void Begin(const CommStart& start);
   bool IsDone(Comm& comm) const;
 
@@ -161,6 +169,10 @@ class DeviceCommunication {
   uint32_t generation_ = 0;
 
   std::vector<Comm> comms_;
+  // An operation is in each at most once, so they are never full.
+  std::unique_ptr<SpscRing<CommStart>> starts_;      // device to owner
+  std::unique_ptr<SpscRing<uint32_t>> completions_;  // owner to device
+
   // Read for each arrival, and seldom written. Sequentially consistent, both: a device executor
   // that gives the endpoint up sees the arrivals before, or OnArrival sees that it was given up.
   alignas(kCacheLine) std::atomic<Owner> owner_{Owner::kNobody};
@@ -169,15 +181,12 @@ class DeviceCommunication {
   // The device executor's.
   alignas(kCacheLine) bool is_owned_by_device_ = false;
   bool is_about_to_sleep_ = false;
+  bool is_flush_due_ = false;  // something was handed over
   uint32_t num_active_ = 0;
 
   // The owner's.
-  std::vector<uint32_t> running_;
+  alignas(kCacheLine) std::vector<uint32_t> running_;
   bool has_completed_ = false;  // the last Advance completed an operation
-
-  // An operation is in each at most once, so they are never full.
-  std::unique_ptr<SpscRing<CommStart>> starts_;      // device to owner
-  std::unique_ptr<SpscRing<uint32_t>> completions_;  // owner to device
 };
 
 }  // namespace penstock::actors

@@ -78,6 +78,7 @@ class DeviceCommunicationTest : public ::testing::Test {
     start.inputs = &side.inputs[comm];
     start.outputs = &side.outputs[comm];
     side.communication->Start(start);
+    side.communication->Flush();
   }
 
   // What a communication executor does, until `is_stopping`.

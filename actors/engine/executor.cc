@@ -384,12 +384,7 @@ bool DeviceExecutor::Advance(uint32_t index) {
     if (is_synchronous_ && communication_.is_owner()) ShareEndpoint(actor);
     Fire(actor, index);
     if (!ready_comms_.empty()) StartReadyComms();
-    // What may move meanwhile does, between the acts of a long phase.
-    if (serves && progress.remaining > 0 && (open_count_ > 0 || communication_.num_active() > 0)) {
-      TakeCompletions();
-      if (exchange_ != nullptr) PollExchange();
-      PollFloating();
-    }
+    if (serves && progress.remaining > 0 && HasOthersToServe()) ServeOthers();
   }
   running_actor_.store(kNone, std::memory_order_relaxed);
   FinishIfDone(index);

@@ -222,13 +222,18 @@ class DeviceExecutor {
                  LaneStreams streams, std::unique_ptr<HostStaging> staging);
 
   bool PollOnce();
-  void EndIdle();
+  void EndIdle() {
+    if (is_idle_) EndIdleAt(clock_->NowNs());
+  }
+  void EndIdleAt(int64_t now);
   bool PollStreams();
   bool PollStreamComms();
   bool TakeReadyComms();
   bool TakeCompletions();
   bool DriveCommunication();
   bool PollExchange();
+  bool HasOthersToServe() const;
+  void ServeOthers();
   bool PollLanes();
   bool PollFloating();
   bool PollPerStepLane();
@@ -261,8 +266,8 @@ class DeviceExecutor {
   void FollowSources(uint32_t phase);
   void Send(const uint32_t* messages, uint32_t count, Progress* progress);
   void StartReadyComms();
-  void StartComm(uint32_t actor, uint32_t phase);
-  void StartTransport(CommStart* start);
+  void StartComm(uint32_t actor, uint32_t phase, bool hands_over);
+  void StartTransport(CommStart* start, bool hands_over);
   bool IsLongActNext();
   void FinishComm(Comm& comm);
   void ShareEndpoint(uint32_t actor);
@@ -398,11 +403,16 @@ class DeviceExecutor {
   std::mt19937_64 random_;  // with options_.firing_seed
 };
 
-// Something was found to do.
-inline void DeviceExecutor::EndIdle() {
-  if (!is_idle_) return;
+// Whether something beside the acts of a phase may go on between them.
+inline bool DeviceExecutor::HasOthersToServe() const {
+  if (open_count_ > 0) return true;
+  if (communication_.num_active() == 0) return false;
+  return communication_.has_completion() || (exchange_ != nullptr && exchange_->has_peers());
+}
+
+// Something was found to do. REQUIRES: is_idle_.
+inline void DeviceExecutor::EndIdleAt(int64_t now) {
   is_idle_ = false;
-  const int64_t now = clock_->NowNs();
   wait_ns_ += now - idle_since_ns_;
   const int64_t begin = idle_begin_ns_.load(std::memory_order_relaxed);
   idle_begin_ns_.store(0, std::memory_order_relaxed);

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "actors/engine/executor.h"
-#include "base/spin_pause.h"
 
 namespace penstock::actors {
 
@@ -49,13 +48,24 @@ bool DeviceExecutor::DriveCommunication() {
   // Where others wait for this core, one look has to do.
   const int num_looks = counts_cpu_time_ ? 1 : kLooks;
   for (int i = 0; i < num_looks; ++i) {
+    // A look that finds something is work, one that does not is waiting. Reading the clock takes
+    // about as long as a pause.
+    const int64_t look_ns = is_idle_ ? clock_->NowNs() : 0;
     if (communication_.Advance()) {
+      if (is_idle_) EndIdleAt(look_ns);
       TakeCompletions();
       return true;
     }
-    SpinPause();
+    if (!is_idle_) BeginIdle();
   }
   return false;
+}
+
+// What may move meanwhile does, between the acts of a long phase.
+void DeviceExecutor::ServeOthers() {
+  TakeCompletions();
+  if (exchange_ != nullptr) PollExchange();
+  PollFloating();
 }
 
 bool DeviceExecutor::PollExchange() {
@@ -77,15 +87,17 @@ void DeviceExecutor::ShareEndpoint(uint32_t actor) {
 }
 
 void DeviceExecutor::StartReadyComms() {
+  const bool hands_over = is_synchronous_ && IsLongActNext();
   // One that starts may make the next of its group ready.
   for (size_t i = 0; i < ready_comms_.size(); ++i) {
     const uint32_t actor = ready_comms_[i];
-    StartComm(actor, communication_.comm(actors_[actor].part).phase);
+    StartComm(actor, communication_.comm(actors_[actor].part).phase, hands_over);
   }
   ready_comms_.clear();
+  communication_.Flush();
 }
 
-void DeviceExecutor::StartComm(uint32_t index, uint32_t phase) {
+void DeviceExecutor::StartComm(uint32_t index, uint32_t phase, bool hands_over) {
   const Actor& actor = actors_[index];
   Progress& progress = progress_[phase];
   void* const* args = args_.data() + actor.first_arg;
@@ -100,21 +112,21 @@ void DeviceExecutor::StartComm(uint32_t index, uint32_t phase) {
   CountCommunication(communication_.comm(actor.part).ordinal);
   Send(messages_.data() + actor.first_message, actor.num_early, &progress);
   if (is_synchronous_) {
-    StartTransport(&start);
+    StartTransport(&start, hands_over);
   } else {
     if (actor.num_joins > 0) Join(actor, &StreamOf(phases_[phase]));
     staging_->Begin(start, phases_[phase].lane, *progress.stream);
   }
 }
 
-// What the communication reads is in the host's memory.
-void DeviceExecutor::StartTransport(CommStart* start) {
+// What the communication reads is in the host's memory. `hands_over`: the endpoint is left before
+// the long act that follows anyway. Flush follows.
+void DeviceExecutor::StartTransport(CommStart* start, bool hands_over) {
   const Comm& comm = communication_.comm(start->comm);
   start->flags = RecordOf(progress_[comm.phase].step).is_poisoned ? transport::kErrorFlag
                                                                   : transport::kNoFlags;
   active_comms_.push_back(start->comm);
-  if (is_synchronous_ && IsLongActNext()) {
-    // The endpoint is left before the long act anyway.
+  if (hands_over) {
     if (communication_.is_owner()) communication_.Disown();
     communication_.HandOver(*start);
     return;
@@ -158,7 +170,7 @@ void DeviceExecutor::FinishComm(Comm& comm) {
   Send(messages_.data() + actor.first_message + actor.num_early, actor.num_late, &progress);
   AddTokens(actor);
   --progress.outstanding;
-  StartReadyComms();
+  if (!ready_comms_.empty()) StartReadyComms();
   FinishIfDone(comm.phase);
 }
 

@@ -189,9 +189,10 @@ bool DeviceExecutor::TakeReadyComms() {
   while (staging_->NextReady(&start, &error)) {
     const Comm& comm = communication_.comm(start.comm);
     if (error != nullptr) FailStream(*error, MarkOf(comm.actor, comm.phase, 0));
-    StartTransport(&start);
+    StartTransport(&start, /*hands_over=*/false);
     has_moved = true;
   }
+  communication_.Flush();
   return has_moved;
 }
 

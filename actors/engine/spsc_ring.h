@@ -1,4 +1,6 @@
-// A bounded queue between one producing and one consuming thread, allocated once.
+// A bounded queue between one producing and one consuming thread, allocated once. Each side keeps a
+// copy of the other's index and looks at the index itself, which may be in the other's cache, only
+// where the copy says that the ring is full or empty.
 //
 // Thread rule: TryPush on the producer alone, Front and Pop on the consumer alone, size from both.
 // Invariants: elements leave in the order they came; nothing allocates or blocks after
@@ -34,16 +36,22 @@ class SpscRing {
   // False when the ring is full.
   bool TryPush(const T& value) {
     const size_t tail = tail_.load(std::memory_order_relaxed);
-    if (tail - head_.load(std::memory_order_acquire) == slots_.size()) return false;
+    if (tail - head_seen_ == slots_.size()) {
+      head_seen_ = head_.load(std::memory_order_acquire);
+      if (tail - head_seen_ == slots_.size()) return false;
+    }
     slots_[tail & mask_] = value;
     tail_.store(tail + 1, std::memory_order_release);
     return true;
   }
 
   // The oldest element, or null; stays until Pop.
-  const T* Front() const {
+  const T* Front() {
     const size_t head = head_.load(std::memory_order_relaxed);
-    if (head == tail_.load(std::memory_order_acquire)) return nullptr;
+    if (head == tail_seen_) {
+      tail_seen_ = tail_.load(std::memory_order_acquire);
+      if (head == tail_seen_) return nullptr;
+    }
     return &slots_[head & mask_];
   }
 
@@ -53,8 +61,10 @@ class SpscRing {
  private:
   std::vector<T> slots_;
   const size_t mask_;
-  alignas(kCacheLine) std::atomic<size_t> tail_{0};
-  alignas(kCacheLine) std::atomic<size_t> head_{0};
+  alignas(kCacheLine) std::atomic<size_t> tail_{0};  // written by the producer
+  size_t head_seen_ = 0;                             // the producer's
+  alignas(kCacheLine) std::atomic<size_t> head_{0};  // written by the consumer
+  size_t tail_seen_ = 0;                             // the consumer's
 };
 
 }  // namespace penstock::actors

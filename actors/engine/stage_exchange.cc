@@ -87,6 +87,7 @@ bool StageExchange::Poll(DeviceCommunication* communication) {
     communication->Start(start);
     has_moved |= line.is_send;
   }
+  communication->Flush();
   return has_moved;
 }
 

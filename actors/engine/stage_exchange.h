@@ -57,6 +57,8 @@ class StageExchange {
 
   // Adds its operations to those of the device.
   void AddTo(std::vector<Comm>* comms);
+  // Whether there is anybody to exchange messages with.
+  bool has_peers() const { return !lines_.empty(); }
   bool Owns(uint32_t comm) const { return !lines_.empty() && comm >= first_comm_; }
 
   // Starts what can be; returns whether it did. After a failure it starts nothing more.

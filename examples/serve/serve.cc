@@ -11,21 +11,21 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <deque>
 #include <future>
 #include <iostream>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
+#include "absl/synchronization/mutex.h"
 #include "nlohmann/json.hpp"
 
 #include "penstock/penstock.h"
@@ -68,10 +68,9 @@ class Batcher {
       : session_(std::move(session)), thread_([this] { Serve(); }) {}
   ~Batcher() {
     {
-      const std::lock_guard lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       is_closed_ = true;
     }
-    changed_.notify_all();
     thread_.join();
   }
 
@@ -79,13 +78,12 @@ class Batcher {
   absl::StatusOr<Row> Predict(Row row) {
     std::future<absl::StatusOr<Row>> result;
     {
-      const std::lock_guard lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       if (is_closed_ || waiting_.size() >= kMaxWaiting) {
         return absl::UnavailableError("too many requests are waiting");
       }
       result = waiting_.emplace_back(Waiting{std::move(row), {}}).result.get_future();
     }
-    changed_.notify_one();
     return result.get();
   }
 
@@ -95,12 +93,15 @@ class Batcher {
     std::promise<absl::StatusOr<Row>> result;
   };
 
+  bool HasWorkOrIsClosed() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return is_closed_ || !waiting_.empty();
+  }
+
   void Serve() {
     for (;;) {
       std::vector<Waiting> batch;
       {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return is_closed_ || !waiting_.empty(); });
+        const absl::MutexLock lock(&mutex_, absl::Condition(this, &Batcher::HasWorkOrIsClosed));
         if (waiting_.empty()) return;
         while (!waiting_.empty() && batch.size() < kBatch) {
           batch.push_back(std::move(waiting_.front()));
@@ -128,10 +129,9 @@ class Batcher {
   }
 
   const std::unique_ptr<actors::Session> session_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Waiting> waiting_;
-  bool is_closed_ = false;
+  absl::Mutex mutex_;
+  std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // the last member: it uses the others
 };
 

@@ -6,6 +6,9 @@
 #ifndef PENSTOCK_TESTS_SUPPORT_CLUSTER_FIXTURE_H_
 #define PENSTOCK_TESTS_SUPPORT_CLUSTER_FIXTURE_H_
 
+#include <signal.h>
+
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -43,6 +46,9 @@ inline constexpr int kSlowdown = 5;
 #else
 inline constexpr int kSlowdown = 1;
 #endif
+
+// Whether the process has not been reaped yet.
+inline bool IsAlive(int pid) { return kill(pid, 0) == 0 || errno != ESRCH; }
 
 inline std::set<std::string> SharedMemory() {
   std::set<std::string> names;

@@ -85,6 +85,9 @@ class DescriptorRing {
   // Consumer: what can be popped now.
   uint32_t size() const { return tail_.load(std::memory_order_acquire) - head_local_; }
 
+  // Consumer: the one that `ahead` more calls of Pop come before. REQUIRES: ahead < size().
+  Descriptor* Peek(uint32_t ahead) const { return slots_[(head_local_ + ahead) % kCapacity]; }
+
   // Consumer. REQUIRES: size() > 0.
   Descriptor* Pop() { return slots_[head_local_++ % kCapacity]; }
 

@@ -1,9 +1,9 @@
-// Long copies from the memory of peers of this host, a piece at a time, so that an urgent message
-// waits for no more than a piece. Copies of the lowest channel go first, as transfers over a
-// network do (transfer_queue.h).
+// Long copies from the memory of peers of this host, a chunk at a time, so that an urgent message
+// waits for no more than a chunk. Copies of the lowest channel go first, and overtake the oldest a
+// bounded number of times, as transfers over a network do (transfer_queue.h).
 //
-// Example: a copy of 3 MiB on channel 7 is added, and its first piece is made. A copy of 2 MiB on
-// channel 3 is added: both its pieces come next, then those that are left of the first.
+// Example: a copy of 3 MiB on channel 7 is added, and its first chunk is made. A copy of 2 MiB on
+// channel 3 is added: both its chunks come next, then those that are left of the first.
 //
 // Copy has members `next` (intrusive_queue.h), `channel`, `num_bytes`, `data` (where the bytes go),
 // `source` and `num_copied`.
@@ -19,34 +19,31 @@
 
 #include "base/copy_bytes.h"
 #include "base/stream_copy.h"
-#include "transport/intrusive_queue.h"
+#include "transport/ucx/bounded_priority_queue.h"
 
 namespace penstock::transport::ucx {
 
 // About 0.1 ms.
-inline constexpr uint64_t kPieceBytes = 1 << 20;
+inline constexpr uint64_t kCopyChunkBytes = 1 << 20;
 
 template <typename Copy>
 class CopyQueue {
  public:
   bool empty() const { return waiting_.empty(); }
 
-  // The memory stays until the copy has been returned by CopyPiece or removed.
+  // The memory stays until the copy has been returned by CopyChunk or removed.
   void Add(Copy* copy, const void* source) {
     copy->source = static_cast<const std::byte*>(source);
     copy->num_copied = 0;
-    waiting_.PushBack(copy);
+    waiting_.Add(copy);
   }
 
-  // Makes a piece of the most urgent copy; the copy if that was its last one, else null.
+  // Makes a chunk of the most urgent copy; the copy if that was its last one, else null.
   // REQUIRES: not empty().
-  Copy* CopyPiece() {
-    Copy* first = waiting_.front();
-    for (Copy* other = first->next; other != nullptr; other = other->next) {
-      if (other->channel < first->channel) first = other;
-    }
-    const auto size =
-        static_cast<size_t>(std::min<uint64_t>(kPieceBytes, first->num_bytes - first->num_copied));
+  Copy* CopyChunk() {
+    Copy* const first = waiting_.TakeTurn();
+    const auto size = static_cast<size_t>(
+        std::min<uint64_t>(kCopyChunkBytes, first->num_bytes - first->num_copied));
     std::byte* const to = static_cast<std::byte*>(first->data) + first->num_copied;
     const std::byte* const from = first->source + first->num_copied;
     if (first->num_bytes >= kStreamBytes) {
@@ -62,11 +59,11 @@ class CopyQueue {
   // Removes the first copy for which `is_it` holds; null if there is none.
   template <typename Predicate>
   Copy* Remove(Predicate is_it) {
-    return waiting_.RemoveFirst(is_it);
+    return waiting_.Remove(is_it);
   }
 
  private:
-  IntrusiveQueue<Copy> waiting_;
+  BoundedPriorityQueue<Copy> waiting_;
 };
 
 }  // namespace penstock::transport::ucx

@@ -37,29 +37,29 @@ class CopyQueueTest : public ::testing::Test {
   CopyQueue<Copy> queue_;
 };
 
-TEST_F(CopyQueueTest, CopiesAPieceAtATime) {
-  Memory memory = MakeCopy(0, 2 * kPieceBytes + 5);
+TEST_F(CopyQueueTest, CopiesAChunkAtATime) {
+  Memory memory = MakeCopy(0, 2 * kCopyChunkBytes + 5);
   queue_.Add(&memory.copy, memory.from.data());
-  EXPECT_EQ(queue_.CopyPiece(), nullptr);
-  EXPECT_EQ(memory.to[kPieceBytes - 1], memory.from[kPieceBytes - 1]);
-  EXPECT_EQ(memory.to[kPieceBytes + 1], std::byte{0});
-  EXPECT_EQ(queue_.CopyPiece(), nullptr);
+  EXPECT_EQ(queue_.CopyChunk(), nullptr);
+  EXPECT_EQ(memory.to[kCopyChunkBytes - 1], memory.from[kCopyChunkBytes - 1]);
+  EXPECT_EQ(memory.to[kCopyChunkBytes + 1], std::byte{0});
+  EXPECT_EQ(queue_.CopyChunk(), nullptr);
   EXPECT_FALSE(queue_.empty());
-  EXPECT_EQ(queue_.CopyPiece(), &memory.copy);
+  EXPECT_EQ(queue_.CopyChunk(), &memory.copy);
   EXPECT_TRUE(queue_.empty());
   EXPECT_EQ(memory.to, memory.from);
 }
 
 TEST_F(CopyQueueTest, AnUrgentCopyOvertakesOneThatHasBegun) {
-  Memory late = MakeCopy(7, 3 * kPieceBytes);
-  Memory urgent = MakeCopy(3, 2 * kPieceBytes);
+  Memory late = MakeCopy(7, 3 * kCopyChunkBytes);
+  Memory urgent = MakeCopy(3, 2 * kCopyChunkBytes);
   queue_.Add(&late.copy, late.from.data());
-  EXPECT_EQ(queue_.CopyPiece(), nullptr);
+  EXPECT_EQ(queue_.CopyChunk(), nullptr);
   queue_.Add(&urgent.copy, urgent.from.data());
-  EXPECT_EQ(queue_.CopyPiece(), nullptr);
-  EXPECT_EQ(queue_.CopyPiece(), &urgent.copy);
-  EXPECT_EQ(queue_.CopyPiece(), nullptr);
-  EXPECT_EQ(queue_.CopyPiece(), &late.copy);
+  EXPECT_EQ(queue_.CopyChunk(), nullptr);
+  EXPECT_EQ(queue_.CopyChunk(), &urgent.copy);
+  EXPECT_EQ(queue_.CopyChunk(), nullptr);
+  EXPECT_EQ(queue_.CopyChunk(), &late.copy);
   EXPECT_EQ(urgent.to, urgent.from);
   EXPECT_EQ(late.to, late.from);
 }
@@ -67,7 +67,7 @@ TEST_F(CopyQueueTest, AnUrgentCopyOvertakesOneThatHasBegun) {
 TEST_F(CopyQueueTest, AStreamedCopyHasTheSameBytes) {
   Memory memory = MakeCopy(0, kStreamBytes + 3);
   queue_.Add(&memory.copy, memory.from.data());
-  while (queue_.CopyPiece() == nullptr) {
+  while (queue_.CopyChunk() == nullptr) {
   }
   EXPECT_EQ(memory.to, memory.from);
 }

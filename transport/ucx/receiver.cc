@@ -193,7 +193,7 @@ bool Receiver::Deliver(Peer& peer, const Message& message, ReceiveOperation* rec
   receive->flags = message.flags;
   receive->send = message.operation;
   if (message.location == Location::kShared && !receive->is_view &&
-      message.num_bytes > kPieceBytes) {
+      message.num_bytes > kCopyChunkBytes) {
     copies_.Add(receive, message.data);
     return false;
   }
@@ -228,9 +228,9 @@ void Receiver::CopyOrShow(const Message& message, ReceiveOperation* receive) {
   Discard(message);
 }
 
-bool Receiver::CopyPiece() {
+bool Receiver::CopyChunk() {
   if (copies_.empty()) return false;
-  if (ReceiveOperation* done = copies_.CopyPiece()) EndReceived(done, UCS_OK, done->num_bytes);
+  if (ReceiveOperation* done = copies_.CopyChunk()) EndReceived(done, UCS_OK, done->num_bytes);
   return true;
 }
 

@@ -7,7 +7,7 @@
 //              Recv                               View
 //   eager      copied from UCX's segment          copied to a buffer that is kept
 //   shared     copied from the sender's memory,   shown in the sender's memory
-//              if it is long piece by piece
+//              if it is long chunk by chunk
 //              (copy_queue.h)
 //   rendezvous fetched into the register          fetched into a buffer that is kept
 //   announced  the same, in chunks                the same, in chunks
@@ -67,8 +67,8 @@ class Receiver {
   bool has_ended() const { return receives_.has_ended(); }
   // Returns whether there were any.
   bool CompleteRequests();
-  // Makes a piece of a long copy; false if there is none to make.
-  bool CopyPiece();
+  // Makes a chunk of a long copy; false if there is none to make.
+  bool CopyChunk();
 
   // Ends the receives from a failed peer and drops its messages. Receives that UCX writes to end
   // when it has let go of them.

@@ -2,7 +2,9 @@
 // a bounded number of bytes be in flight. Pairs of devices that share a link share that bound.
 // Transfers of the lowest channel start first, so the order of channels is an order of priority on
 // the link, and an urgent message never waits behind more than the bytes in flight: a very long
-// transfer is started chunk by chunk. No transfer waits for another that waits for something else.
+// transfer is started chunk by chunk. Nor does one of a high channel wait for ever: what has waited
+// longest is overtaken by a bounded number of chunks (bounded_priority_queue.h). No transfer waits
+// for another that waits for something else.
 //
 // Example: transfers of 1 MiB on channels 7, 7, 7 are added, and two of them start: there may
 // always be two chunks. One of channel 3 is added. When a transfer finishes, that one starts next.
@@ -18,7 +20,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "transport/intrusive_queue.h"
+#include "transport/ucx/bounded_priority_queue.h"
 #include "transport/ucx/wire.h"
 
 namespace penstock::transport::ucx {
@@ -31,7 +33,7 @@ inline constexpr uint32_t kMinChunksInFlight = 2;
 template <typename Transfer>
 class TransferQueue {
  public:
-  void Add(Transfer* transfer) { waiting_.PushBack(transfer); }
+  void Add(Transfer* transfer) { waiting_.Add(transfer); }
 
   // Of a transfer: all of it, or one of its chunks.
   struct Chunk {
@@ -49,10 +51,7 @@ class TransferQueue {
         bytes_in_flight_ >= kMaxBytesInFlight / num_sharing) {
       return {};
     }
-    Transfer* first = waiting_.front();
-    for (Transfer* other = first->next; other != nullptr; other = other->next) {
-      if (other->channel < first->channel) first = other;
-    }
+    Transfer* const first = waiting_.TakeTurn();
     Chunk chunk = {first, first->num_started, first->num_bytes - first->num_started};
     if (first->in_chunks) chunk.num_bytes = std::min(chunk.num_bytes, kNetworkChunkBytes);
     first->num_started += chunk.num_bytes;
@@ -70,13 +69,13 @@ class TransferQueue {
 
   // `transfer` is not to go on, if it still waits to.
   void Remove(const Transfer* transfer) {
-    waiting_.RemoveFirst([transfer](const Transfer& other) { return &other == transfer; });
+    waiting_.Remove([transfer](const Transfer& other) { return &other == transfer; });
   }
   // Removes a transfer that is not to go on; null if none waits.
-  Transfer* RemoveWaiting() { return waiting_.empty() ? nullptr : waiting_.PopFront(); }
+  Transfer* RemoveWaiting() { return waiting_.empty() ? nullptr : waiting_.RemoveOldest(); }
 
  private:
-  IntrusiveQueue<Transfer> waiting_;
+  BoundedPriorityQueue<Transfer> waiting_;
   uint32_t num_in_flight_ = 0;
   uint64_t bytes_in_flight_ = 0;
 };

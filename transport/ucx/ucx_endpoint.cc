@@ -336,7 +336,7 @@ bool UcxEndpoint::Progress() {
     receiver_.Expire();
     if (peers_.has_new_failures()) HandleFailures();
   }
-  has_changed |= receiver_.CopyPiece();
+  has_changed |= receiver_.CopyChunk();
   if (control_.has_acks()) control_.FlushAcks();
   if (has_ended()) has_changed |= CompleteRequests();
   return has_changed;

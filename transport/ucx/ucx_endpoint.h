@@ -10,7 +10,7 @@
 //
 // Thread rule: the functions of Endpoint belong to the owner, OnArrival and CountSecond to the
 // thread that waits, the functions marked so to any thread. All that touches the worker holds
-// `lock_`, for a few calls of UCX and the copy of a piece of a message at most. Callbacks of UCX
+// `lock_`, for a few calls of UCX and the copy of a chunk of a message at most. Callbacks of UCX
 // only change operations; calls of the owner complete requests. Invariants: no request ends while
 // UCX uses its bytes, and no worker is destroyed while UCX uses the bytes of any; nothing is
 // allocated once every peer, channel page and number of operations in flight has been seen.

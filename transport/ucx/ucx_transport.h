@@ -13,7 +13,8 @@
 // afterwards shares it with this one.
 //
 // Channels have an order of priority: if long messages of several channels wait for one link, those
-// of the lowest channel go first.
+// of the lowest channel go first. The one that has waited longest is overtaken by at most 16 chunks
+// of others at a time (bounded_priority_queue.h).
 //
 // Trust: a transport listens only on the interfaces that its options name. A message must carry the
 // generation and the secret key from the receiver's address. Any other message, and a truncated or
