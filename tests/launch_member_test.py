@@ -28,8 +28,9 @@ PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
 sys.path.insert(0, str(ROOT))
 sys.dont_write_bytecode = True
 
-from tests.support.launched_job import (PATIENCE_S, STEPS, free_port, free_ports,  # noqa: E402
-                                        job_text, losses, losses_here)
+from tests.support import etcd  # noqa: E402
+from tests.support.launched_job import (PATIENCE_S, STEPS, free_port, job_text,  # noqa: E402
+                                        losses, losses_here)
 
 sys.path.extend(str(path) for path in (ROOT / "build/python/lib").glob("python3*/site-packages"))
 
@@ -41,32 +42,6 @@ except ImportError as error:
     MISSING = str(error)
 
 NO_RENDEZVOUS = 69
-
-
-class Etcd:
-    """A server of this test, which keeps what it knows over a restart."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.client, self.peer = free_ports(2)
-        self.process = None
-
-    def start(self):
-        client, peer = (f"http://127.0.0.1:{port}" for port in (self.client, self.peer))
-        with open(self.folder / "etcd.log", "ab") as log:
-            self.process = subprocess.Popen(
-                ["etcd", "--data-dir", self.folder / "etcd", "--listen-client-urls", client,
-                 "--advertise-client-urls", client, "--listen-peer-urls", peer,
-                 "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"],
-                stdout=log, stderr=log)
-
-    def kill(self):
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-
-    def url(self, name):
-        return f"http://127.0.0.1:{self.client}/{name}"
 
 
 class LaunchMemberTest(unittest.TestCase):
@@ -178,9 +153,9 @@ class LaunchMemberTest(unittest.TestCase):
         self.assertIsNone(re.search("[0-9a-f]{64}", there.stderr))
 
     def etcd(self):
-        if shutil.which("etcd") is None:
-            self.skipTest("there is no etcd (package etcd-server)")
-        server = Etcd(self.folder)
+        if reason := etcd.why_not():
+            self.skipTest(reason)
+        server = etcd.Etcd(self.folder)
         self.addCleanup(server.kill)
         return server
 
