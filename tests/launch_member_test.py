@@ -98,10 +98,17 @@ class LaunchMemberTest(unittest.TestCase):
         self.check_two(members, "srun")
 
     def test_variables_of_a_kubernetes_job(self):
-        members = [self.start({"JOB_COMPLETION_INDEX": rank}, "--members", "2", "--coordinator",
-                              f"localhost:{self.port}", "--key-file", self.key)
+        members = [self.start({"JOB_COMPLETION_INDEX": rank}, "--launcher", "k8s", "--members", "2",
+                              "--coordinator", f"localhost:{self.port}", "--key-file", self.key)
                    for rank in (0, 1)]
         self.check_two(members, "Kubernetes")
+
+    def test_a_process_that_nothing_has_started_says_so(self):
+        member = self.start({}, "--launcher", "k8s")
+        _, errors = member.communicate(timeout=PATIENCE_S)
+        self.assertEqual(member.returncode, 2, errors)
+        self.assertIn("penstock: --launcher k8s: nothing has started this process as one of several; "
+                      "expected the variables of a Kubernetes job (JOB_COMPLETION_INDEX)\n", errors)
 
     def test_the_kubernetes_manifest(self):
         if kubernetes_validate is None:
