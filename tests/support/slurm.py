@@ -1,9 +1,11 @@
 """A Slurm cluster of this test: munged, slurmctld, and a slurmd for each node, all on this host or in
 network namespaces."""
 
+import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import time
 
@@ -98,7 +100,7 @@ JobAcctGatherType=jobacct_gather/none
                 stderr=log, env=self.environment))
 
     def is_of_a_job(self, pid):
-        """Whether the process belongs to a job of this cluster, not to one of another test."""
+        """Whether the process belongs to this cluster, not to that of another test."""
         try:
             environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
@@ -129,3 +131,8 @@ JobAcctGatherType=jobacct_gather/none
         for daemon in reversed(self.daemons):
             daemon.kill()
             daemon.wait()
+        # What slurmd has started for steps waits for slurmctld.
+        for entry in pathlib.Path("/proc").glob("[0-9]*"):
+            if self.is_of_a_job(entry.name):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(entry.name), signal.SIGKILL)
