@@ -94,7 +94,8 @@ absl::StatusOr<std::vector<HostSlots>> FindHosts(const Options& options,
 // "member" goes with `*member`.
 absl::StatusOr<std::string> ChooseLauncher(const Options& options,
                                            std::optional<LaunchMember>* member) {
-  if (options.launcher == "auto" || options.launcher == "member") {
+  const bool must_be_member = options.launcher == "member" || options.launcher == "k8s";
+  if (options.launcher == "auto" || must_be_member) {
     ASSIGN_OR_RETURN(*member, DetectMember(EnvironmentVariable));
     if (!member->has_value() && !options.member.rendezvous.empty()) {
       LaunchMember unranked;
@@ -104,11 +105,12 @@ absl::StatusOr<std::string> ChooseLauncher(const Options& options,
     }
     if (member->has_value()) return std::string("member");
   }
-  if (options.launcher == "member") {
+  if (must_be_member) {
     return absl::FailedPreconditionError(
-        "--launcher member: nothing has started this process as one of several; expected the "
-        "variables of srun, mpirun, torchrun (RANK, WORLD_SIZE) or a Kubernetes job "
-        "(JOB_COMPLETION_INDEX)");
+        StrCat("--launcher ", options.launcher,
+               ": nothing has started this process as one of several; expected the variables of ",
+               options.launcher == "k8s" ? "" : "srun, mpirun, torchrun (RANK, WORLD_SIZE) or ",
+               "a Kubernetes job (JOB_COMPLETION_INDEX)"));
   }
   if (options.launcher != "auto") return options.launcher;
   if (!EnvironmentVariable("SLURM_JOB_NODELIST").empty()) return std::string("slurm");
@@ -138,7 +140,7 @@ std::vector<std::string> Through(const std::string& launcher, std::vector<std::s
     program.insert(program.end(), {"--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none",
                                    StrCat("--nodelist=", host)});
   } else {
-    program.insert(program.end(), {"-np", "1", "--host", host});
+    program.insert(program.end(), {"-np", "1", "--bind-to", "none", "--host", host});
   }
   return program;
 }
@@ -333,12 +335,14 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
   command->add_option("--hostfile", options->host_file, "Read the hosts from a file")
       ->option_text("FILE");
   command
-      ->add_option("--launcher", options->launcher,
-                   "How processes are started: ssh, slurm (srun, in an allocation), mpi (mpirun), "
-                   "local, or member (they have been, and this is one of them) (auto: member where "
-                   "variables say so, slurm in an allocation, ssh with hosts, otherwise local)")
+      ->add_option(
+          "--launcher", options->launcher,
+          "How processes are started: ssh, slurm (srun, in an allocation), mpi (mpirun), "
+          "local, or member (they have been, and this is one of them; k8s: of a Kubernetes "
+          "job) (auto: member where variables say so, slurm in an allocation, ssh with "
+          "hosts, otherwise local)")
       ->option_text("NAME")
-      ->check(CLI::IsMember({"auto", "ssh", "slurm", "mpi", "local", "member"}));
+      ->check(CLI::IsMember({"auto", "ssh", "slurm", "mpi", "local", "member", "k8s"}));
   command
       ->add_option("--through", options->through,
                    "Program to start processes through, with options of its own, such as "

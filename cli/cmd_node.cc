@@ -43,6 +43,8 @@ std::vector<std::string> NodeCommand(const Environment& environment, const Optio
                                       "node",
                                       "--join",
                                       options.node.coordinator,
+                                      "--key-file",
+                                      "-",
                                       "--device",
                                       options.device};
   const auto add = [&command](const char* option, const std::string& value) {

@@ -130,8 +130,8 @@ size_t NumEvenHosts(const std::vector<actors::NodePlace>& places) {
   return hosts.size();
 }
 
-// Where the hosts of a launch are alike, their order is free, and the plan may be made for the
-// networks that join them.
+// Where the hosts of a launch are to have the same part of the plan, their order is free, and the
+// plan may be made for the networks that join them and for how fast each computes.
 absl::Status ProbeHosts(const RunOptions& options, Environment* environment, Job* job) {
   const auto is_awaited = [](const actors::NodePlace& place) { return place.is_awaited; };
   std::vector<actors::NodePlace>& places = environment->launch.places;
@@ -148,6 +148,7 @@ absl::Status ProbeHosts(const RunOptions& options, Environment* environment, Job
   if (!is_planned || probe.networks.empty()) return absl::OkStatus();
   places = std::move(probe.places);
   job->cluster.networks = std::move(probe.networks);
+  job->cluster.host_speeds = std::move(probe.speeds);
   return absl::OkStatus();
 }
 

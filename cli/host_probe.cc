@@ -94,7 +94,9 @@ absl::StatusOr<HostProbe> ProbeLaunch(const Environment& environment, const Job&
   }
   const planner::HostTopology topology = planner::GroupHosts(links);
   environment.err << "launch: networks: " << Describe(hosts, topology) << std::endl;
+  std::vector<double> speeds(num_hosts, 1);
   for (const planner::SlowHost& slow : planner::FindSlowHosts(figures->flops_per_s)) {
+    speeds[static_cast<size_t>(slow.host)] = slow.part;
     environment.err << fmt::format("note: {} computes {:.0f} % slower than the other hosts",
                                    hosts[static_cast<size_t>(slow.host)], 100 * (1 - slow.part))
                     << std::endl;
@@ -102,6 +104,7 @@ absl::StatusOr<HostProbe> ProbeLaunch(const Environment& environment, const Job&
   HostProbe probe;
   probe.networks = topology.levels;
   for (const int64_t host : topology.order) {
+    probe.speeds.push_back(speeds[static_cast<size_t>(host)]);
     const auto begin = places.begin() + static_cast<std::ptrdiff_t>(host * slots);
     probe.places.insert(probe.places.end(), begin, begin + static_cast<std::ptrdiff_t>(slots));
   }

@@ -21,6 +21,7 @@ struct HostProbe {
   // Those of the launch, in an order in which hosts of one network are neighbours.
   std::vector<actors::NodePlace> places;
   std::vector<planner::NetworkLevel> networks;  // empty: the links could not be measured
+  std::vector<double> speeds;  // of the hosts of `places`, in order: Job::Cluster::host_speeds
 };
 
 // Prints what was found: the networks, and hosts that compute slower than the others. An error if

@@ -130,6 +130,9 @@ struct Job {
     std::optional<double> link_latency_us;
     // That join the hosts, from the inside out, as they were measured; empty: one, as above.
     std::vector<planner::NetworkLevel> networks;
+    // How fast each host computes, as it was measured: 1, or the part that a slow one has of the
+    // others' rate. Empty: all alike.
+    std::vector<double> host_speeds;
   } cluster;
 
   // Where each key that was set was set, "train.steps" -> "demo.toml:12:9".

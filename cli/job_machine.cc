@@ -17,6 +17,7 @@
 #include "base/strings.h"
 #include "planner/cluster/cluster_file.h"
 #include "planner/cluster/presets.h"
+#include "planner/cluster/probed_hosts.h"
 #include "planner/cost/communication_cost.h"
 #include "planner/search/this_machine.h"
 
@@ -74,6 +75,9 @@ absl::StatusOr<planner::Machine> MachineAtHand(const Job& job, int64_t num_devic
     network.latency_s = std::max(job.cluster.link_latency_us.value_or(0) * 1e-6, on_host.latency_s);
     network.latency_s = std::min(network.latency_s, planner::kMaxLatencyS);
     spec.levels.push_back(network);
+  }
+  if (job.cluster.host_speeds.size() == hosts.size()) {
+    planner::SlowDown(hosts, job.cluster.host_speeds, &spec);
   }
   ASSIGN_OR_RETURN(planner::Cluster cluster, planner::Cluster::Create(std::move(spec)));
   planner::Machine machine{std::move(cluster)};

@@ -1,7 +1,10 @@
 // The `penstock` command: builds the registries and hands them to the command line.
 
+#include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -12,7 +15,31 @@
 
 #include "penstock/load_plugin.h"
 
+namespace {
+
+// UCX takes SIGHUP for a debugging aid of its own as soon as it is loaded, which is before main().
+// So a terminal that is closed would not end a job, and whether nohup has started this process
+// would be forgotten. What was before UCX is seen before any library begins: by a function of the
+// program's .preinit_array, which may use nothing but the system's calls.
+bool ignores_hangups = false;
+
+__attribute__((no_sanitize("address", "thread", "undefined"))) void SeeHangups(int, char**,
+                                                                               char**) {
+  // As the kernel has it: the handler, then what does not matter here.
+  static uintptr_t action[16];
+  constexpr size_t kSignalSetBytes = 8;
+  if (syscall(SYS_rt_sigaction, SIGHUP, nullptr, action, kSignalSetBytes) == 0) {
+    ignores_hangups = action[0] == reinterpret_cast<uintptr_t>(SIG_IGN);
+  }
+}
+
+__attribute__((section(".preinit_array"), used)) void (*const see_hangups)(int, char**,
+                                                                           char**) = SeeHangups;
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  signal(SIGHUP, ignores_hangups ? SIG_IGN : SIG_DFL);
   // Standard output is for results.
   spdlog::set_default_logger(spdlog::stderr_color_mt("penstock"));
   spdlog::set_pattern("%^%l%$: %v");

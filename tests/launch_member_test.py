@@ -28,8 +28,9 @@ PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
 sys.path.insert(0, str(ROOT))
 sys.dont_write_bytecode = True
 
-from tests.support.launched_job import (PATIENCE_S, STEPS, free_port, free_ports,  # noqa: E402
-                                        job_text, losses, losses_here)
+from tests.support import etcd  # noqa: E402
+from tests.support.launched_job import (PATIENCE_S, STEPS, free_port, job_text,  # noqa: E402
+                                        losses, losses_here)
 
 sys.path.extend(str(path) for path in (ROOT / "build/python/lib").glob("python3*/site-packages"))
 
@@ -41,32 +42,6 @@ except ImportError as error:
     MISSING = str(error)
 
 NO_RENDEZVOUS = 69
-
-
-class Etcd:
-    """A server of this test, which keeps what it knows over a restart."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.client, self.peer = free_ports(2)
-        self.process = None
-
-    def start(self):
-        client, peer = (f"http://127.0.0.1:{port}" for port in (self.client, self.peer))
-        with open(self.folder / "etcd.log", "ab") as log:
-            self.process = subprocess.Popen(
-                ["etcd", "--data-dir", self.folder / "etcd", "--listen-client-urls", client,
-                 "--advertise-client-urls", client, "--listen-peer-urls", peer,
-                 "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"],
-                stdout=log, stderr=log)
-
-    def kill(self):
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-
-    def url(self, name):
-        return f"http://127.0.0.1:{self.client}/{name}"
 
 
 class LaunchMemberTest(unittest.TestCase):
@@ -123,10 +98,17 @@ class LaunchMemberTest(unittest.TestCase):
         self.check_two(members, "srun")
 
     def test_variables_of_a_kubernetes_job(self):
-        members = [self.start({"JOB_COMPLETION_INDEX": rank}, "--members", "2", "--coordinator",
-                              f"localhost:{self.port}", "--key-file", self.key)
+        members = [self.start({"JOB_COMPLETION_INDEX": rank}, "--launcher", "k8s", "--members", "2",
+                              "--coordinator", f"localhost:{self.port}", "--key-file", self.key)
                    for rank in (0, 1)]
         self.check_two(members, "Kubernetes")
+
+    def test_a_process_that_nothing_has_started_says_so(self):
+        member = self.start({}, "--launcher", "k8s")
+        _, errors = member.communicate(timeout=PATIENCE_S)
+        self.assertEqual(member.returncode, 2, errors)
+        self.assertIn("penstock: --launcher k8s: nothing has started this process as one of several; "
+                      "expected the variables of a Kubernetes job (JOB_COMPLETION_INDEX)\n", errors)
 
     def test_the_kubernetes_manifest(self):
         if kubernetes_validate is None:
@@ -178,9 +160,9 @@ class LaunchMemberTest(unittest.TestCase):
         self.assertIsNone(re.search("[0-9a-f]{64}", there.stderr))
 
     def etcd(self):
-        if shutil.which("etcd") is None:
-            self.skipTest("there is no etcd (package etcd-server)")
-        server = Etcd(self.folder)
+        if reason := etcd.why_not():
+            self.skipTest(reason)
+        server = etcd.Etcd(self.folder)
         self.addCleanup(server.kill)
         return server
 

@@ -121,14 +121,16 @@ class LaunchTest(unittest.TestCase):
                 break
         return run
 
-    def test_the_key_is_in_no_command_line(self):
+    def test_the_key_is_in_no_command_line_and_no_environment(self):
         self.start_long()
         for pid in processes_with(self.mark):
             try:
                 command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+                environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
             except OSError:
                 continue
             self.assertIsNone(re.search(rb"[0-9a-fA-F]{64}", command), command)
+            self.assertNotIn(b"PENSTOCK_KEY", environment)
 
     def test_a_killed_node_is_named_with_its_signal(self):
         run = self.start_long()

@@ -69,8 +69,9 @@ class TopologyTest(unittest.TestCase):
         self.addCleanup(network.close)
         return network
 
-    def launch(self, network, job, *options, on_host=""):
-        """`on_host` is done by the shell of a host, whose address is in $host."""
+    def launch(self, network, job, *options, run=(), on_host=""):
+        """`run` are options of the job, `on_host` is done by the shell of a host, whose address is in
+        $host."""
         script = self.folder / "ssh"
         # The last arguments are the host and the command.
         script.write_text(f"""#!/bin/sh
@@ -86,7 +87,7 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
         result = subprocess.run(
             network.inside(0, [PENSTOCK, "launch", "-H", hosts, "--through", str(script),
                                "--log-dir", str(self.folder / "logs"), *options, "--", str(job),
-                               "--json"]),
+                               "--json", *run]),
             capture_output=True, text=True, timeout=120, check=False,
             env={**os.environ, "UCX_TLS": "tcp,self"})
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -131,15 +132,19 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
         # Four stages where other tests take the cores and the racks' networks seem slow.
         self.assertTrue({"pp=2", "pp=4"}.intersection(strategy), result.stderr)
 
-    def test_a_slow_host_is_named(self):
+    def test_a_slow_host_is_named_and_gets_fewer_layers(self):
         network = self.join(2, "2gbit")
         try:
             quota = CpuQuota(0.3)
         except OSError as error:
             self.skipTest(f"no limit of processor time here: {error}")
         self.addCleanup(quota.close)
+        job = self.write_job("pp=2")
+        job.write_text(job.read_text().replace("layers = 2", "layers = 8").replace(
+            "width = 32", "width = 64"))
+        report = self.folder / "report.md"
         result = self.launch(
-            network, self.write_job("auto"), "--probe", "yes",
+            network, job, "--probe", "yes", run=("--report", str(report)),
             # `ip netns exec` hides the control groups.
             on_host=f'[ "$host" = 10.77.0.2 ] && nsenter --mount=/proc/{os.getpid()}/ns/mnt '
                     f'sh -c "echo $$ > {quota.processes}"')
@@ -148,6 +153,10 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
         self.assertEqual(found.group(1), "10.77.0.2")
         self.assertGreater(int(found.group(2)), 30)
         self.assertRegex(result.stderr, r"launch: networks: network \S+ Gbit/s, .* \(10.77.0.1 10.77.0.2\)")
+        # Parameters, gradients and states of the optimiser on each device.
+        states = re.findall(r"(?m)^\| ([01]) \| \1 \| [^|]+\| ([0-9.]+) ([KM])iB \|", report.read_text())
+        fast, slow = (float(size) * (1024 if unit == "M" else 1) for _, size, unit in states)
+        self.assertLess(slow, 0.6 * fast, report.read_text())
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def is_node(process, rank):
     try:
         words = (process / "cmdline").read_bytes().decode().split("\0")
         return (os.path.samefile(process / "exe", PENSTOCK) and "node" in words and
-                words[words.index("--rank") + 1] == rank)
+                "--slots" not in words and words[words.index("--rank") + 1] == rank)
     except (OSError, ValueError):
         return False
 

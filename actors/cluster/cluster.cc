@@ -197,7 +197,9 @@ class Cluster::Impl {
     node.insert(node.end(), {"--join", address, "--rank", StrCat(rank)});
     LaunchCommand command;
     command.rank = rank;
-    if (num_ranks > 1) {
+    // An agent also tells how one node has ended, where the program that starts it is not run by a
+    // shell which does so: srun and mpirun each say it in their own way, and not for what reason.
+    if (num_ranks > 1 || (!place.through.empty() && !place.joins_arguments)) {
       command.agent_ranks = num_ranks;
       node.insert(node.end(), {"--slots", StrCat(num_ranks)});
     }
@@ -224,7 +226,7 @@ class Cluster::Impl {
 
   // Ranks from `first` on that one agent can start.
   uint32_t RanksOfAgent(uint32_t first) const {
-    if (options_.places.empty() || !options_.places[first].joins_arguments) return 1;
+    if (options_.places.empty() || options_.places[first].through.empty()) return 1;
     const NodePlace& place = options_.places[first];
     uint32_t count = 1;
     for (uint32_t rank = first + 1; rank < options_.num_processes; ++rank, ++count) {

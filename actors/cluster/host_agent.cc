@@ -59,7 +59,7 @@ class Agent {
       command.rank = options_.first_rank + i;
       command.arguments = options_.node_command;
       command.arguments.insert(command.arguments.end(), {"--rank", StrCat(command.rank)});
-      command.environment = {{"PENSTOCK_KEY", options_.key}};
+      command.input = StrCat(options_.key, "\n");
       RETURN_IF_ERROR(launcher_->Launch(command).status());
     }
     return absl::OkStatus();

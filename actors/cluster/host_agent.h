@@ -1,5 +1,5 @@
 // One program for the nodes of a host: it starts them there, and tells on its standard output what
-// they print and how they end. So one connection of ssh serves a host, however many nodes it has.
+// they print and how they end. So one ssh, srun or mpirun serves a host, however many nodes it has.
 //
 //   coordinator ── ssh host penstock node --slots 2 --rank 4 ──► agent ──► nodes 4 and 5
 //               ◄─ lines: what nodes print, exits ─────────────
@@ -40,7 +40,7 @@ std::optional<AgentReport> ParseReport(std::string_view line);
 
 struct HostAgentOptions {
   std::vector<std::string> node_command;  // "--rank N" is added
-  std::string key;                        // in the environment of the nodes
+  std::string key;                        // a line on the standard input of each node
   uint32_t first_rank = 0;
   uint32_t num_ranks = 1;
 };

@@ -7,8 +7,10 @@ namespace penstock::actors {
 namespace {
 
 // How long the output of a process that has ended may hold up the report of its end: a child of its
-// own can keep the output open.
+// own can keep the output open, such as the ssh of an mpirun to a host that does not answer.
 constexpr kj::Duration kOutputGrace = 200 * kj::MILLISECONDS;
+// The same of one that was killed: what it has printed before waits to be read.
+constexpr kj::Duration kKilledOutputGrace = 50 * kj::MILLISECONDS;
 
 }  // namespace
 
@@ -26,9 +28,15 @@ LocalProcess::LocalProcess(kj::AsyncIoContext& io, ChildProcess child,
   reading_ = ReadOutput().catch_([this](kj::Exception&&) { has_output_ended_ = true; }).fork();
   waiting_ = exit_observer_->whenBecomesReadable()
                  .then([this, &timer = io.provider->getTimer()] {
-                   return reading_.addBranch().exclusiveJoin(timer.afterDelay(kOutputGrace));
+                   return reading_.addBranch().exclusiveJoin(
+                       timer.afterDelay(is_killed_ ? kKilledOutputGrace : kOutputGrace));
                  })
                  .then([this] {
+                   if (is_killed_ && !has_output_ended_) {
+                     reading_ = nullptr;
+                     lines_.End();
+                     has_output_ended_ = true;
+                   }
                    const std::optional<int> status = child_.Reap();
                    if (status.has_value()) on_exit_(*status);
                  })

@@ -29,7 +29,11 @@ class LocalProcess {
   LocalProcess& operator=(const LocalProcess&) = delete;
 
   pid_t pid() const { return child_.pid(); }
-  void Kill() { child_.Kill(); }
+  // What its own children print afterwards is lost.
+  void Kill() {
+    is_killed_ = true;
+    child_.Kill();
+  }
   // Whether it has ended and all its output has been reported.
   bool is_finished() { return child_.Reap().has_value() && has_output_ended_; }
 
@@ -40,6 +44,7 @@ class LocalProcess {
   const std::function<void(int wait_status)> on_exit_;
   LineSplitter lines_;
   kj::Array<char> buffer_;
+  bool is_killed_ = false;
   bool has_output_ended_ = false;
   kj::Own<kj::AsyncInputStream> output_;
   kj::Own<kj::UnixEventPort::FdObserver> exit_observer_;

@@ -110,6 +110,18 @@ TEST_F(LocalProcessTest, IsNotFinishedWhileItsOutputIsOpen) {
   Await([this] { return Finished(); });
 }
 
+// As of an mpirun whose ssh to a host that is gone holds on.
+TEST_F(LocalProcessTest, IsFinishedOnceItIsKilledThoughItsOutputIsOpen) {
+  Start("sleep 100 & echo $!; wait");
+  Await([this] { return Until([this] { return !lines_.empty(); }); });
+  Await([this] {
+    process_->Kill();
+    return Finished();
+  });
+  EXPECT_THAT(exits_, ElementsAre("was killed by signal 9 (Killed)"));
+  EXPECT_EQ(kill(std::stoi(lines_[0]), SIGKILL), 0);
+}
+
 TEST_F(LocalProcessTest, KillsAndReportsNothingWhenItIsDestroyed) {
   Start("exec sleep 100");
   Destroy();

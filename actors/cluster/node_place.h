@@ -17,8 +17,8 @@ struct NodePlace {
   // Runs the node's command there: a program on this host and its arguments, such as
   // {"/usr/bin/ssh", "-T", "host"}; the command is added. Empty: a process of this host.
   //
-  // It has to pass on its standard input, from which the node reads the job's key, and what the
-  // node prints, and to end with the node's status, or 128 + the signal that has ended it.
+  // It passes on its standard input, from which the job's key is read, and what is printed there. A
+  // single node through a shell: it ends with its status, or 128 + the signal that has ended it.
   std::vector<std::string> through;
   // Whether the program hands its arguments to a shell as one text, as ssh does.
   bool joins_arguments = false;

@@ -1,10 +1,14 @@
 #include "planner/cluster/probed_hosts.h"
 
 #include <array>
+#include <cmath>
 #include <cstddef>
+#include <map>
 #include <numeric>
 #include <string>
 #include <utility>
+
+#include "base/strings.h"
 
 namespace penstock::planner {
 namespace {
@@ -82,6 +86,20 @@ std::string NameOf(size_t level, size_t num_levels) {
   constexpr std::array<const char*, kMaxProbedLevels> kNames = {"network", "row", "rack"};
   if (num_levels == 2 && level == 0) return "rack";
   return kNames[num_levels - 1 - level];
+}
+
+// The measurement is no more exact than that.
+int64_t PercentOf(double part) { return std::clamp<int64_t>(std::llround(100 * part), 1, 100); }
+
+DeviceKind SlowedDown(DeviceKind kind, int64_t percent) {
+  const double part = 0.01 * static_cast<double>(percent);
+  StrAppend(&kind.name, " at ", percent, " %");
+  kind.memory_bytes_per_s = std::max(kind.memory_bytes_per_s * part, kMinBytesPerS);
+  for (double& rate : kind.peak_flops_per_s) {
+    if (rate > 0) rate = std::max(rate * part, kMinFlopsPerS);
+  }
+  kind.launch_s = std::min(kind.launch_s / part, kMaxLaunchS);
+  return kind;
 }
 
 }  // namespace
@@ -164,6 +182,37 @@ std::vector<SlowHost> FindSlowHosts(const std::vector<double>& rates) {
     }
   }
   return slow;
+}
+
+void SlowDown(absl::Span<const uint32_t> host_devices, absl::Span<const double> parts,
+              ClusterSpec* spec) {
+  std::vector<int64_t> kinds;  // of each device
+  for (const DeviceRun& run : spec->devices) {
+    kinds.insert(kinds.end(), static_cast<size_t>(run.count), run.kind);
+  }
+  kinds.resize(std::accumulate(host_devices.begin(), host_devices.end(), size_t{0}), 0);
+  std::map<std::pair<int64_t, int64_t>, int64_t> slower;  // by kind and percent
+  size_t device = 0;
+  for (size_t host = 0; host < host_devices.size(); ++host) {
+    const int64_t percent = PercentOf(parts[host]);
+    for (uint32_t i = 0; i < host_devices[host]; ++i) {
+      int64_t& kind = kinds[device++];
+      const DeviceKind& usual = spec->kinds[static_cast<size_t>(kind)];
+      if (percent == 100 || usual.host_link_bytes_per_s > 0) continue;
+      const auto [it, is_new] =
+          slower.try_emplace({kind, percent}, static_cast<int64_t>(spec->kinds.size()));
+      kind = it->second;
+      if (is_new) spec->kinds.push_back(SlowedDown(usual, percent));
+    }
+  }
+  if (slower.empty()) return;
+  spec->devices.clear();
+  for (const int64_t kind : kinds) {
+    if (spec->devices.empty() || spec->devices.back().kind != kind) {
+      spec->devices.push_back({0, kind});
+    }
+    ++spec->devices.back().count;
+  }
 }
 
 }  // namespace penstock::planner

@@ -1,5 +1,6 @@
-// From what was measured between hosts to a hierarchy of networks: which hosts are near each other,
-// and what the networks carry that join them.
+// From what was measured of hosts to what the planner is told of them. Of their links, a hierarchy
+// of networks: which hosts are near each other, and what the networks carry that join them. Of
+// their speeds, kinds of devices that are slower.
 //
 // Links of about the same rate belong to one network. The links of a maximum spanning tree are
 // taken from the fastest to the slowest; where the next one is much slower (kRateStep), the hosts
@@ -22,6 +23,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <vector>
+
+#include "absl/types/span.h"
 
 #include "planner/cluster/cluster_model.h"
 
@@ -81,6 +84,14 @@ inline constexpr double kSlowPart = 0.9;
 
 // Of the rates of all hosts, in their order.
 std::vector<SlowHost> FindSlowHosts(const std::vector<double>& rates);
+
+// Gives the devices of slow hosts kinds of their own, such as "cpu at 60 %", which compute and
+// reach their memory at that part of the rates of their kind. Devices with memory of their own,
+// such as GPUs, stay as they are: the rates of hosts are those of their processors. REQUIRES:
+// `parts` has a positive part for each host, 1 for those that are not slow, and `host_devices` the
+// number of its devices. They are all devices of `spec`.
+void SlowDown(absl::Span<const uint32_t> host_devices, absl::Span<const double> parts,
+              ClusterSpec* spec);
 
 }  // namespace penstock::planner
 

@@ -119,5 +119,70 @@ TEST(FindSlowHostsTest, NamesThoseBelowNineTenthsOfTheMedian) {
   EXPECT_THAT(FindSlowHosts({1}), IsEmpty());
 }
 
+// Hosts of 2 devices each, of a CPU kind and one with memory of its own.
+ClusterSpec TwoKinds() {
+  ClusterSpec spec;
+  spec.name = "test";
+  spec.kinds.resize(2);
+  for (DeviceKind& kind : spec.kinds) {
+    kind.memory_bytes = 1 << 30;
+    kind.memory_bytes_per_s = 1e10;
+    kind.peak_flops_per_s[static_cast<size_t>(DType::kF32)] = 1e12;
+    kind.launch_s = 1e-6;
+  }
+  spec.kinds[0].name = "cpu";
+  spec.kinds[1].name = "gpu";
+  spec.kinds[1].host_link_bytes_per_s = 1e9;
+  NetworkLevel level;
+  level.name = "network";
+  level.fan_out = {6};
+  level.bytes_per_s = 1e9;
+  spec.levels = {level};
+  return spec;
+}
+
+TEST(SlowDownTest, DevicesOfASlowHostHaveASlowerKind) {
+  ClusterSpec spec = TwoKinds();
+  SlowDown({2, 2, 2}, {1, 0.301, 1}, &spec);
+  EXPECT_THAT(spec.devices, ElementsAre(DeviceRun{2, 0}, DeviceRun{2, 2}, DeviceRun{2, 0}));
+  ASSERT_EQ(spec.kinds.size(), 3u);
+  const DeviceKind& slow = spec.kinds[2];
+  EXPECT_EQ(slow.name, "cpu at 30 %");
+  EXPECT_DOUBLE_EQ(slow.memory_bytes_per_s, 3e9);
+  EXPECT_DOUBLE_EQ(slow.peak_flops_per_s[static_cast<size_t>(DType::kF32)], 3e11);
+  EXPECT_EQ(slow.peak_flops_per_s[static_cast<size_t>(DType::kBF16)], 0);
+  EXPECT_EQ(slow.memory_bytes, spec.kinds[0].memory_bytes);
+  EXPECT_GT(slow.launch_s, 3e-6);
+  const absl::StatusOr<Cluster> cluster = Cluster::Create(spec);
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_EQ(cluster->KindOf(3).name, "cpu at 30 %");
+}
+
+TEST(SlowDownTest, HostsThatAreAsSlowShareAKind) {
+  ClusterSpec spec = TwoKinds();
+  SlowDown({1, 2, 2, 1}, {0.5, 0.501, 1, 0.8}, &spec);
+  EXPECT_THAT(spec.devices, ElementsAre(DeviceRun{3, 2}, DeviceRun{2, 0}, DeviceRun{1, 3}));
+}
+
+TEST(SlowDownTest, DevicesWithMemoryOfTheirOwnStayAsTheyAre) {
+  ClusterSpec spec = TwoKinds();
+  spec.devices = {{1, 0}, {3, 1}, {2, 0}};
+  SlowDown({2, 2, 2}, {0.5, 0.5, 1}, &spec);
+  EXPECT_THAT(spec.devices, ElementsAre(DeviceRun{1, 2}, DeviceRun{3, 1}, DeviceRun{2, 0}));
+}
+
+TEST(SlowDownTest, NothingChangesWithoutASlowHost) {
+  ClusterSpec spec = TwoKinds();
+  const ClusterSpec before = spec;
+  SlowDown({2, 4}, {1, 1}, &spec);
+  EXPECT_EQ(spec, before);
+}
+
+TEST(SlowDownTest, AHostThatHardlyComputesStaysInTheLimits) {
+  ClusterSpec spec = TwoKinds();
+  SlowDown({6}, {1e-9}, &spec);
+  EXPECT_TRUE(Cluster::Create(spec).ok());
+}
+
 }  // namespace
 }  // namespace penstock::planner

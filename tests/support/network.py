@@ -5,7 +5,14 @@ Needs root and the package iproute2.
 
 import contextlib
 import os
+import pathlib
+import shutil
+import signal
 import subprocess
+
+
+# Of which `ip netns exec` shows a namespace its files as those of /etc.
+CONFIGURATIONS = pathlib.Path("/etc/netns")
 
 
 def _run(*command):
@@ -28,6 +35,32 @@ class Network:
     def inside(self, index, command):
         return ["ip", "netns", "exec", self.names[index], *command]
 
+    def on_host(self, index, command):
+        """Like inside, but the host also has a name of its own, see host_name."""
+        return self.inside(index, ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"',
+                                   self.host_name(index), *map(str, command)])
+
+    @staticmethod
+    def host_name(index):
+        return f"n{index + 1}"
+
+    @staticmethod
+    def address(index):
+        return f"10.77.0.{index + 1}"
+
+    def tell_names(self):
+        """Has all hosts know the names of all."""
+        lines = ["127.0.0.1 localhost"]
+        lines += [f"{self.address(index)} {self.host_name(index)}" for index in range(len(self.names))]
+        for name in self.names:
+            folder = CONFIGURATIONS / name
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "hosts").write_text("\n".join(lines) + "\n")
+
+    def switch(self, index, state):
+        """Cuts the link of a host ("down"), or joins it again ("up")."""
+        _run("ip", "-n", f"{self.prefix}s", "link", "set", f"port{index}", state)
+
     def __enter__(self):
         with contextlib.ExitStack() as stack:
             stack.callback(self.close)
@@ -44,7 +77,7 @@ class Network:
                      f"port{index}", "netns", switch)
                 _run("ip", "-n", switch, "link", "set", f"port{index}", "master",
                      f"bridge{self.racks[index]}", "up")
-                _run("ip", "-n", host, "address", "add", f"10.77.0.{index + 1}/24", "dev", "eth0")
+                _run("ip", "-n", host, "address", "add", f"{self.address(index)}/24", "dev", "eth0")
                 _run("ip", "-n", host, "link", "set", "eth0", "up")
                 _run("ip", "-n", host, "link", "set", "lo", "up")
                 _run("tc", "-n", host, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate",
@@ -61,9 +94,16 @@ class Network:
                  "burst", "32kb", "latency", "50ms")
 
     def close(self):
+        """Ends what is left on the hosts, too, such as clients and daemons that wait for others."""
         for name in [*self.names, f"{self.prefix}s"]:
+            left = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True,
+                                  timeout=30, check=False).stdout
+            for pid in left.split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=30,
                            check=False)
+            shutil.rmtree(CONFIGURATIONS / name, ignore_errors=True)
 
     def __exit__(self, *_):
         self.close()

@@ -1,8 +1,11 @@
-"""A Slurm cluster of this test: munged, slurmctld, and a slurmd for each of two nodes on this host."""
+"""A Slurm cluster of this test: munged, slurmctld, and a slurmd for each node, all on this host or in
+network namespaces."""
 
+import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import time
 
@@ -22,17 +25,31 @@ def why_not():
 
 
 class SlurmCluster:
-    """Two nodes, n1 and n2, of two processors each. `environment` makes srun and salloc find it."""
+    """Nodes n1, n2 and so on, of two processors each: two on this host, or one on each host of a
+    network (network.py), of which the first runs the controller. `environment` makes srun and salloc
+    find it."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, network=None):
         self.folder = pathlib.Path(folder)
         self.folder.chmod(0o755)
+        self.network = network
         self.daemons = []
-        controller, first, second = free_ports(3)
+        num_nodes = 2 if network is None else len(network.names)
+        self.nodes = [f"n{index + 1}" for index in range(num_nodes)]
+        controller, *ports = free_ports(1 + num_nodes)
+        lines = []
+        for index, node in enumerate(self.nodes):
+            host = "localhost" if network is None else network.host_name(index)
+            address = "127.0.0.1" if network is None else network.address(index)
+            if index == 0:
+                lines.append(f"SlurmctldHost={host}({address})")
+            lines.append(f"NodeName={node} NodeHostname={host} NodeAddr={address} Port={ports[index]} "
+                         "CPUs=2 State=UNKNOWN")
+        lines.append(f"PartitionName=all Nodes={','.join(self.nodes)} Default=YES MaxTime=INFINITE "
+                     "State=UP")
         config = self.folder / "slurm.conf"
         config.write_text(f"""
 ClusterName=penstock
-SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={controller}
 SlurmUser=root
 SlurmdUser=root
@@ -52,13 +69,12 @@ MpiDefault=none
 ReturnToService=2
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
-NodeName=n1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={first} CPUs=2 State=UNKNOWN
-NodeName=n2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={second} CPUs=2 State=UNKNOWN
-PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
-""")
+""" + "\n".join(lines) + "\n")
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
-        for name in ("state", "spool-n1", "spool-n2", "tmp-n1", "tmp-n2"):
-            (self.folder / name).mkdir()
+        (self.folder / "state").mkdir()
+        for node in self.nodes:
+            (self.folder / f"spool-{node}").mkdir()
+            (self.folder / f"tmp-{node}").mkdir()
         self.environment = {**os.environ, "PATH": PATH, "SLURM_CONF": str(config)}
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(128))
@@ -68,19 +84,23 @@ PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
                    f"--log-file={self.folder}/munged.log", f"--seed-file={self.folder}/munged.seed")
         self.await_output((self.folder / "munge.socket").exists, "munged")
         self.start("slurmctld", "-D", "-f", str(config))
-        for node in ("n1", "n2"):
-            self.start("slurmd", "-D", "-N", node, "-f", str(config))
-        self.await_output(self.has_idle_nodes, "the nodes")
+        for index, node in enumerate(self.nodes):
+            self.start("slurmd", "-D", "-N", node, "-f", str(config), host=index)
+        self.await_idle_nodes()
 
-    def start(self, *command):
-        log = open(self.folder / f"{command[0]}-{len(self.daemons)}.out", "wb")
+    def inside(self, command, host=0):
+        """The command on a host of the cluster."""
+        return list(command) if self.network is None else self.network.on_host(host, command)
+
+    def start(self, program, *arguments, host=0):
+        log = open(self.folder / f"{program}-{len(self.daemons)}.out", "wb")
         with log:
             self.daemons.append(subprocess.Popen(
-                [shutil.which(command[0], path=PATH), *command[1:]], stdout=log, stderr=log,
-                env=self.environment))
+                self.inside([shutil.which(program, path=PATH), *arguments], host), stdout=log,
+                stderr=log, env=self.environment))
 
     def is_of_a_job(self, pid):
-        """Whether the process belongs to a job of this cluster, not to one of another test."""
+        """Whether the process belongs to this cluster, not to that of another test."""
         try:
             environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
@@ -88,9 +108,13 @@ PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
         return f"SLURM_CONF={self.environment['SLURM_CONF']}".encode() in environment
 
     def has_idle_nodes(self):
-        states = subprocess.run(["sinfo", "-h", "-N", "-o", "%T"], capture_output=True, text=True,
-                                env=self.environment, check=False, timeout=PATIENCE_S).stdout
-        return states.split() == ["idle", "idle"]
+        states = subprocess.run(self.inside(["sinfo", "-h", "-N", "-o", "%T"]), capture_output=True,
+                                text=True, env=self.environment, check=False,
+                                timeout=PATIENCE_S).stdout
+        return states.split() == ["idle"] * len(self.nodes)
+
+    def await_idle_nodes(self):
+        self.await_output(self.has_idle_nodes, "the nodes")
 
     def await_output(self, condition, what):
         deadline = time.monotonic() + PATIENCE_S
@@ -103,11 +127,12 @@ PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
             time.sleep(0.05)
 
     def close(self):
+        """At once: in good order, slurmctld waits seconds for what it has told slurmd last."""
         for daemon in reversed(self.daemons):
-            daemon.terminate()
-        for daemon in reversed(self.daemons):
-            try:
-                daemon.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                daemon.kill()
-                daemon.wait()
+            daemon.kill()
+            daemon.wait()
+        # What slurmd has started for steps waits for slurmctld.
+        for entry in pathlib.Path("/proc").glob("[0-9]*"):
+            if self.is_of_a_job(entry.name):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(entry.name), signal.SIGKILL)

@@ -53,15 +53,17 @@ def why_not():
 
 class SshServer:
     """A server for this user alone, at a free port of loopback; or at `address` and `port`, where
-    `inside` gives the command that runs another one on that host."""
+    `inside` gives the command that runs another one on that host. It lets in who has the key
+    `client` of the folder, which it makes unless it is there."""
 
     def __init__(self, folder, address="127.0.0.1", port=None, inside=lambda command: command):
         self.folder = folder
         self.address = address
         self.port = port or free_port()
         self.inside = inside
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "client"],
-                       check=True)
+        if not (folder / "client").exists():
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "client"],
+                           check=True)
         (folder / "authorized_keys").write_bytes((folder / "client.pub").read_bytes())
         (folder / "authorized_keys").chmod(0o600)
         folder.chmod(0o700)
