@@ -2,10 +2,10 @@
 //
 // Web pages that a browser shows reach whatever the browser's host reaches: by its address, with an
 // Origin header that names the page's server, or through a name of theirs that resolves to it (DNS
-// rebinding), which the Host header tells. So requests get 403 that have an Origin of another server
-// or a wrong Host: on a loopback address, that is any but a loopback host ("localhost:9090"); on
-// others, any but an IP address, a loopback host, the name of this host, and the one that the
-// options name.
+// rebinding), which the Host header tells. So requests get 403 that have an Origin of another
+// server or a wrong Host: on a loopback address, that is any but a loopback host
+// ("localhost:9090"); on others, any but an IP address, a loopback host, the name of this host, and
+// the one that the options name.
 //
 // A connection lasts kTextSeconds at most, and kMaxTextConnections are open at a time: when another
 // arrives, the oldest is closed.
