@@ -332,7 +332,7 @@ class LaunchMemberTest(unittest.TestCase):
         run = ("--set", "train.steps=1000000")
         first = self.start(self.torchrun(0), "--key-file", self.key, run=run, group=0)
         second = self.start(self.torchrun(1), "--key-file", self.key, run=run, group=first.pid)
-        for line in first.stdout:
+        for line in first.stderr:
             if line.startswith("step "):
                 break
         os.killpg(first.pid, signal.SIGINT)
