@@ -15,6 +15,7 @@
 #include "cli/environment.h"
 #include "cli/files.h"
 #include "cli/help_text.h"
+#include "cli/job_key_option.h"
 #include "cli/launch_hosts.h"
 #include "cli/launch_member.h"
 #include "cli/member_run.h"
@@ -94,8 +95,7 @@ absl::StatusOr<std::vector<HostSlots>> FindHosts(const Options& options,
 // "member" goes with `*member`.
 absl::StatusOr<std::string> ChooseLauncher(const Options& options,
                                            std::optional<LaunchMember>* member) {
-  const bool must_be_member = options.launcher == "member" || options.launcher == "k8s";
-  if (options.launcher == "auto" || must_be_member) {
+  if (options.launcher == "auto" || options.launcher == "member") {
     ASSIGN_OR_RETURN(*member, DetectMember(EnvironmentVariable));
     if (!member->has_value() && !options.member.rendezvous.empty()) {
       LaunchMember unranked;
@@ -105,12 +105,24 @@ absl::StatusOr<std::string> ChooseLauncher(const Options& options,
     }
     if (member->has_value()) return std::string("member");
   }
-  if (must_be_member) {
+  if (options.launcher == "k8s") {
+    // What else may have started a process in the pod does not count.
+    ASSIGN_OR_RETURN(*member, DetectMember([](const char* name) {
+      const bool is_for_pods = std::string_view(name) == "JOB_COMPLETION_INDEX" ||
+                               std::string_view(name) == "MASTER_ADDR" ||
+                               std::string_view(name) == "MASTER_PORT";
+      return is_for_pods ? EnvironmentVariable(name) : std::string();
+    }));
+    if (member->has_value()) return std::string("member");
     return absl::FailedPreconditionError(
-        StrCat("--launcher ", options.launcher,
-               ": nothing has started this process as one of several; expected the variables of ",
-               options.launcher == "k8s" ? "" : "srun, mpirun, torchrun (RANK, WORLD_SIZE) or ",
-               "a Kubernetes job (JOB_COMPLETION_INDEX)"));
+        "--launcher k8s: JOB_COMPLETION_INDEX is not set; expected a pod of a Kubernetes job with "
+        "completionMode: Indexed");
+  }
+  if (options.launcher == "member") {
+    return absl::FailedPreconditionError(
+        "--launcher member: nothing has started this process as one of several; expected the "
+        "variables of srun, mpirun, torchrun (RANK, WORLD_SIZE) or a Kubernetes job "
+        "(JOB_COMPLETION_INDEX)");
   }
   if (options.launcher != "auto") return options.launcher;
   if (!EnvironmentVariable("SLURM_JOB_NODELIST").empty()) return std::string("slurm");
@@ -256,6 +268,7 @@ absl::Status Launch(const Environment& environment, const Options& options) {
   if (!options.timeout.empty()) {
     arguments.insert(arguments.end(), {"--timeout", options.timeout});
   }
+  there.launch.insecure = options.member.insecure;
   MemberOptions member_options = options.member;
   // Behind "--" it is an option of the nodes of all members, too.
   ASSIGN_OR_RETURN(const std::vector<std::string> folders, TakeOption("--log-dir", &arguments));
@@ -282,16 +295,28 @@ absl::Status Launch(const Environment& environment, const Options& options) {
   }
   environment.err << "launch: each process keeps what it prints in " << member_options.log_folder
                   << "/HOST.RANK.log" << std::endl;
+  if (launcher == "local" && !options.member.key_file.empty()) {
+    return absl::InvalidArgumentError(
+        "--key-file does not go with local processes, which are handed the key on a descriptor");
+  }
   if (launcher == "local") {
     environment.err << "launch: local processes" << std::endl;
     return RunJob(there, std::move(arguments));
   }
   LaunchPlan& plan = there.launch;
   ASSIGN_OR_RETURN(plan.places, PlacesOf(environment, options, launcher, hosts));
+  if (const std::string& key_file = options.member.key_file; !key_file.empty()) {
+    ASSIGN_OR_RETURN(plan.key, ReadJobKey(key_file));
+    if (key_file != "-") {
+      const std::string path = std::filesystem::absolute(key_file).string();
+      for (actors::NodePlace& place : plan.places) place.key_file = path;
+    }
+  }
   plan.listen = options.listen.empty() ? ListenAddress(plan.places) : options.listen;
   if (const absl::Status address = actors::CheckListenAddress(plan.listen); !address.ok()) {
     return absl::InvalidArgumentError(StrCat("--listen ", ToStd(address.message())));
   }
+  if (plan.insecure) RETURN_IF_ERROR(actors::CheckIsInsecureAddress(plan.listen));
   if (options.probe != "auto") plan.probes_links = options.probe == "yes";
   there.program = options.remote_program;
   if (there.program.empty()) {
@@ -319,7 +344,9 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
       "  srun -N 2 penstock launch --key-file key -- job.toml\n"
       "  mpirun -np 4 penstock launch -- job.toml\n\n"
       "This process coordinates: it starts one process for each slot through ssh, srun or mpirun "
-      "and hands it the job's key on its standard input. A host file has a host a line, with "
+      "and hands it the job's key on its standard input, which ssh encrypts, and srun and mpirun "
+      "mostly do not: with --key-file, each reads it from that file. A host file has a host a "
+      "line, with "
       "slots=N. The program must be at the same path on every host, or at --remote-program; data "
       "of the job are read here alone. Control connections are encrypted with TLS 1.3; tensors "
       "are not, and travel over the interface of the route to this host.\n\n"
@@ -338,9 +365,9 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
       ->add_option(
           "--launcher", options->launcher,
           "How processes are started: ssh, slurm (srun, in an allocation), mpi (mpirun), "
-          "local, or member (they have been, and this is one of them; k8s: of a Kubernetes "
-          "job) (auto: member where variables say so, slurm in an allocation, ssh with "
-          "hosts, otherwise local)")
+          "local, member (they have been, and this is one of them), or k8s (of a Kubernetes "
+          "job) (auto: member where "
+          "variables say so, slurm in an allocation, ssh with hosts, otherwise local)")
       ->option_text("NAME")
       ->check(CLI::IsMember({"auto", "ssh", "slurm", "mpi", "local", "member", "k8s"}));
   command
@@ -386,10 +413,14 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
                    "host of a Slurm step)")
       ->option_text("HOST:PORT");
   command
-      ->add_option("--key-file", options->member.key_file,
-                   "As a member: read the job's key, 64 hexadecimal digits, from this file "
-                   "(PENSTOCK_KEY, or drawn by rank 0 and told through PMIx)")
+      ->add_option(
+          "--key-file", options->member.key_file,
+          "Read the job's key, 64 hexadecimal digits, from this file, on each host (drawn, "
+          "and handed on; of members PENSTOCK_KEY, or drawn by rank 0 and told through "
+          "PMIx)")
       ->option_text("FILE");
+  command->add_flag("--insecure", options->member.insecure,
+                    "Let processes join without TLS, at a loopback address alone");
   command
       ->add_option("--rendezvous", options->member.rendezvous,
                    "As a member: find the others under a name in etcd, which also gives ranks to "

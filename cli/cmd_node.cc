@@ -31,7 +31,8 @@ struct Options {
   std::string device = "cpu";
   std::string log_folder;
   bool is_quiet = false;
-  int64_t slots = 0;  // of an agent; 0: this is the node
+  int64_t slots = 0;    // of an agent; 0: this is the node
+  std::string pinning;  // of an agent; empty: none
 };
 
 // The command of a node with the options of this one.
@@ -43,8 +44,6 @@ std::vector<std::string> NodeCommand(const Environment& environment, const Optio
                                       "node",
                                       "--join",
                                       options.node.coordinator,
-                                      "--key-file",
-                                      "-",
                                       "--device",
                                       options.device};
   const auto add = [&command](const char* option, const std::string& value) {
@@ -53,6 +52,7 @@ std::vector<std::string> NodeCommand(const Environment& environment, const Optio
   add("--interface", options.node.interfaces);
   add("--log-dir", options.log_folder);
   for (const std::string& plugin : environment.plugins) add("--plugin", plugin);
+  if (options.node.insecure) command.emplace_back("--insecure");
   if (options.is_quiet) command.emplace_back("--quiet");
   return command;
 }
@@ -64,13 +64,17 @@ absl::Status Run(const Environment& environment, Options options) {
         StrCat("--join ", ToStd(address.message()),
                "; use the address that `penstock run --listen` prints"));
   }
+  if (options.node.insecure) {
+    RETURN_IF_ERROR(actors::CheckIsInsecureAddress(options.node.coordinator));
+  }
   ASSIGN_OR_RETURN(options.node.key, ReadJobKey(options.key_file));
   if (options.slots > 0) {
     return actors::RunHostAgent(
         {.node_command = NodeCommand(environment, options),
          .key = options.node.key,
          .first_rank = static_cast<uint32_t>(std::max(options.node.rank, 0)),
-         .num_ranks = static_cast<uint32_t>(options.slots)});
+         .num_ranks = static_cast<uint32_t>(options.slots),
+         .pinning = actors::ParsePinningName(options.pinning)});
   }
   return JoinJob(environment, std::move(options.node), options.device, options.is_quiet,
                  options.log_folder);
@@ -118,6 +122,14 @@ void AddNodeCommand(CLI::App& app, const Environment& environment, Action* actio
           "Start N nodes with consecutive ranks from --rank and report them to `penstock launch`")
       ->option_text("N")
       ->check(CLI::Range(int64_t{1}, int64_t{4096}));
+  command
+      ->add_option("--pin", options->pinning,
+                   "With --slots: keep each node on cores of its own; where there are fewer, the "
+                   "nodes that share one are neighbours, or taken round-robin")
+      ->option_text("neighbours|round-robin")
+      ->check(CLI::IsMember({"neighbours", "round-robin"}));
+  command->add_flag("--insecure", options->node.insecure,
+                    "Join without TLS, as `penstock run --insecure` demands on loopback");
   command->add_flag("--quiet", options->is_quiet,
                     "Do not report that this node has joined, and that the job is done");
   command->callback([options, &environment, action] {

@@ -48,7 +48,8 @@ class CmdNodeTest : public testing::CommandLineFixture {
     ASSERT_TRUE(run.AwaitLine("penstock node --join ")) << run.output();
     std::smatch match;
     ASSERT_TRUE(std::regex_search(run.output(), match,
-                                  std::regex("penstock node --join (\\S+) --key-file (\\S+)\n")))
+                                  std::regex("penstock node --join (\\S+) --key-file (\\S+)"
+                                             "( --insecure)?\n")))
         << run.output();
     address_ = match[1];
     key_file_ = match[2];
@@ -103,6 +104,26 @@ TEST_F(CmdNodeTest, WildcardsArePrintedAsAnAddressToConnectTo) {
   const auto nodes = {Join(), Join()};
   EXPECT_EQ(run->AwaitEnd(), 0) << run->output();
   for (const auto& node : nodes) EXPECT_EQ(node->AwaitEnd(), 0) << node->output();
+}
+
+TEST_F(CmdNodeTest, WithoutTlsNodesJoinOnLoopbackAlone) {
+  const auto run = Listen("127.0.0.1:0", "3", {"--insecure"});
+  ReadCommand(*run);
+  EXPECT_THAT(run->output(), HasSubstr(" --insecure\n"));
+  // One that speaks TLS is not understood.
+  EXPECT_THAT(Finish(Join()), HasSubstr("the connection was closed before"));
+  const auto nodes = {Join({"--insecure"}), Join({"--insecure"})};
+  EXPECT_EQ(run->AwaitEnd(), 0) << run->output();
+  for (const auto& node : nodes) EXPECT_EQ(node->AwaitEnd(), 0) << node->output();
+
+  const auto elsewhere = Listen("0.0.0.0:0", "3", {"--insecure"});
+  EXPECT_EQ(elsewhere->AwaitEnd(), 2);
+  EXPECT_THAT(elsewhere->output(), HasSubstr("--insecure sends the job's key and messages as they "
+                                             "are, and goes with a loopback address alone"));
+  address_ = "10.0.0.1:80";
+  const auto node = Join({"--insecure"});
+  EXPECT_EQ(node->AwaitEnd(), 2);
+  EXPECT_THAT(node->output(), HasSubstr("--insecure sends"));
 }
 
 TEST_F(CmdNodeTest, WhatIsWrongWithANodeIsSaidInOurWords) {

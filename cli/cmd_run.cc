@@ -156,6 +156,7 @@ absl::Status Run(const Environment& environment_of_call, const RunOptions& optio
   Environment given = environment_of_call;
   RecordedLines lines(given.err);
   ASSIGN_OR_RETURN(Job job, ReadOptions(options));
+  given.launch.insecure = given.launch.insecure || options.insecure;
   RETURN_IF_ERROR(PlaceOnHosts(given, options, &job));
   if (!options.is_dry) RETURN_IF_ERROR(ProbeHosts(options, &given, &job));
   const Environment environment = WithErr(given, lines.stream());
@@ -244,6 +245,8 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
                    "the file with the job's key, and wait up to 10 minutes for all nodes, instead "
                    "of starting them on this host")
       ->option_text("ADDRESS");
+  command->add_flag("--insecure", options->insecure,
+                    "Let nodes join without TLS, at a loopback address alone");
   command
       ->add_option("--cluster", options->cluster,
                    "Cluster to use: a preset (`penstock list clusters`), a file that describes a "

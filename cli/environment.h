@@ -33,12 +33,15 @@ struct Registries : penstock::Registries {
 // Everything that this build has.
 Registries BuiltinRegistries();
 
-// How `run` gets its processes where `launch` has found out; set by `launch`.
+// How `run` gets its processes where `launch` has found out; set by `launch`, and where that is
+// said by `run`.
 struct LaunchPlan {
   std::vector<actors::NodePlace> places = {};  // by rank; empty: `run` starts them on this host
   std::string listen = {};                     // the address at which it listens then
   std::string key = {};                        // the job's; empty: drawn
   absl::Duration join_timeout = absl::Minutes(1);
+  // Nodes join without TLS, as ClusterOptions has it. `run` sets it, too.
+  bool insecure = false;
   // Whether the links between the hosts are measured first; nullopt: where a strategy is looked
   // for.
   std::optional<bool> probes_links = {};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <initializer_list>
 #include <optional>
 
 #include "absl/strings/numbers.h"
@@ -151,18 +152,88 @@ struct Word {
   size_t column = 0;  // from 1
 };
 
+// At white space. "KEY = VALUE" is one word, however many spaces it has.
 std::vector<Word> SplitWords(std::string_view line) {
+  const auto is_space = [line](size_t i) {
+    return isspace(static_cast<unsigned char>(line[i])) != 0;
+  };
+  const auto skip_spaces = [&](size_t i) {
+    while (i < line.size() && is_space(i)) ++i;
+    return i;
+  };
+  const auto skip_word = [&](size_t i) {
+    while (i < line.size() && !is_space(i) && line[i] != '=') ++i;
+    return i;
+  };
   std::vector<Word> words;
-  for (size_t i = 0; i < line.size();) {
-    if (isspace(static_cast<unsigned char>(line[i])) != 0) {
-      ++i;
-      continue;
+  for (size_t begin = skip_spaces(0); begin < line.size();) {
+    size_t end = skip_word(begin);
+    if (const size_t equals = skip_spaces(end); equals < line.size() && line[equals] == '=') {
+      end = skip_word(skip_spaces(equals + 1));
     }
-    const size_t begin = i;
-    while (i < line.size() && isspace(static_cast<unsigned char>(line[i])) == 0) ++i;
-    words.push_back({line.substr(begin, i - begin), begin + 1});
+    words.push_back({line.substr(begin, end - begin), begin + 1});
+    begin = skip_spaces(end);
   }
   return words;
+}
+
+std::string_view Trimmed(std::string_view text) {
+  constexpr std::string_view kSpaces = " \t\r\v\f";
+  const size_t begin = std::min(text.find_first_not_of(kSpaces), text.size());
+  return text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
+}
+
+// What a key of OpenMPI's host files says of a host. Keys of several words have '_' or '-'.
+enum class HostKey { kSlots, kUser, kIgnored, kUnknown };
+
+HostKey HostKeyOf(std::string_view text) {
+  std::string key(text);
+  std::replace(key.begin(), key.end(), '-', '_');
+  const auto is_one_of = [&key](std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), key) != names.end();
+  };
+  if (is_one_of({"slots", "slot", "cpu", "cpus", "count"})) return HostKey::kSlots;
+  if (is_one_of({"username", "user_name"})) return HostKey::kUser;
+  const bool is_maximum = is_one_of(
+      {"max_slots", "slots_max", "max_cpu", "cpu_max", "max_cpus", "count_max", "max_count"});
+  return is_maximum ? HostKey::kIgnored : HostKey::kUnknown;
+}
+
+// A line of a host file: what AddEntry adds.
+struct HostLine {
+  std::string host;
+  std::string user;
+  std::string slots;  // empty: not given
+};
+
+absl::Status AddToLine(std::string_view word, HostLine* line) {
+  const size_t equals = word.find('=');
+  const std::string_view value =
+      equals == std::string_view::npos ? "" : Trimmed(word.substr(equals + 1));
+  const HostKey key = equals == std::string_view::npos ? HostKey::kUnknown
+                                                       : HostKeyOf(Trimmed(word.substr(0, equals)));
+  switch (key) {
+    case HostKey::kIgnored:
+      return absl::OkStatus();
+    case HostKey::kUser:
+      if (!line->user.empty() || line->host.find('@') != std::string::npos) {
+        return Wrong(word, "the user of this host was given before");
+      }
+      if (value.empty()) return Wrong(word, "the user is missing");
+      line->user = std::string(value);
+      return absl::OkStatus();
+    case HostKey::kSlots:
+      if (!line->slots.empty() ||
+          (!IsIpv6(line->host) && line->host.find(':') != std::string::npos)) {
+        return Wrong(word, "the slots of this host were given before");
+      }
+      if (value.empty()) return Wrong(word, "the number of slots is missing");
+      line->slots = std::string(value);
+      return absl::OkStatus();
+    case HostKey::kUnknown:
+      break;
+  }
+  return Wrong(word, "expected slots=N or username=NAME");
 }
 
 }  // namespace
@@ -175,7 +246,6 @@ absl::StatusOr<std::vector<HostSlots>> ParseHosts(std::string_view text) {
 
 absl::StatusOr<std::vector<HostSlots>> ParseHostFile(const std::string& file,
                                                      std::string_view text) {
-  constexpr std::string_view kSlots = "slots=";
   std::vector<HostSlots> hosts;
   size_t number = 0;
   while (!text.empty()) {
@@ -190,17 +260,17 @@ absl::StatusOr<std::vector<HostSlots>> ParseHostFile(const std::string& file,
       return absl::InvalidArgumentError(
           StrCat(file, ":", number, ":", word.column, ": ", ToStd(status.message())));
     };
-    std::string entry(words[0].text);
+    HostLine host = {std::string(words[0].text), "", ""};
     for (size_t i = 1; i < words.size(); ++i) {
-      const Word& word = words[i];
-      if (word.text.substr(0, kSlots.size()) == kSlots) {
-        if (entry != words[0].text || (!IsIpv6(entry) && entry.find(':') != std::string::npos)) {
-          return at(word, Wrong(word.text, "the slots of this host were given before"));
-        }
-        entry += StrCat(":", word.text.substr(kSlots.size()));
-      } else if (word.text.find('=') == std::string_view::npos) {
-        return at(word, Wrong(word.text, "expected slots=N"));
+      if (const absl::Status added = AddToLine(words[i].text, &host); !added.ok()) {
+        return at(words[i], added);
       }
+    }
+    std::string entry = host.host;
+    if (!host.slots.empty()) StrAppend(&entry, ":", host.slots);
+    if (!host.user.empty()) {
+      // An IPv6 address stands in brackets.
+      entry.insert(IsIpv6(entry) ? 1 : 0, StrCat(host.user, "@"));
     }
     if (const absl::Status added = AddEntry(entry, &hosts); !added.ok()) return at(words[0], added);
   }

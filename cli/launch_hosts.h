@@ -27,9 +27,10 @@ struct HostSlots {
 // again, and has the slots of all its entries. Errors name the entry.
 absl::StatusOr<std::vector<HostSlots>> ParseHosts(std::string_view text);
 
-// A line a host, as OpenMPI and DeepSpeed have them: "HOST", "HOST slots=4", "HOST:4". What else
-// OpenMPI's lines may say (max_slots) is ignored, and so is what follows '#'. Errors begin with
-// file:line:column.
+// A line a host, as OpenMPI and DeepSpeed have them: "HOST", "HOST slots=4", "HOST:4". As OpenMPI
+// has it, slots may be called slot, cpu, cpus or count, spaces may surround '=', and "username=me"
+// stands for me@HOST; max_slots and its other spellings are ignored, and so is what follows '#'.
+// Errors begin with file:line:column.
 absl::StatusOr<std::vector<HostSlots>> ParseHostFile(const std::string& file,
                                                      std::string_view text);
 

@@ -65,12 +65,28 @@ TEST(LaunchHostsTest, HostFilesOfBothKinds) {
                                   HostSlots{"worker-3", 3}, HostSlots{"worker-4", 1}));
 }
 
+TEST(LaunchHostsTest, HostFilesOfOpenMpiMaySaySlotsInSeveralWays) {
+  const auto hosts = ParseHostFile("hosts",
+                                   "a slots = 2 max-slots=4\n"
+                                   "b cpu=3\n"
+                                   "c\tcount= 4  slots_max =9\n"
+                                   "d username=me slots=2\n"
+                                   "[fe80::1] user-name = you cpus=2\n");
+  ASSERT_TRUE(hosts.ok()) << hosts.status();
+  EXPECT_THAT(*hosts, ElementsAre(HostSlots{"a", 2}, HostSlots{"b", 3}, HostSlots{"c", 4},
+                                  HostSlots{"me@d", 2}, HostSlots{"you@fe80::1", 2}));
+}
+
 TEST(LaunchHostsTest, ErrorsOfHostFilesSayWhere) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"a\n  b slots=0\n", "hosts:2:3: 'b:0': '0' is not a number of slots"},
       {"a slots=1 slots=2", "hosts:1:11: 'slots=2': the slots of this host were given before"},
       {"a:2 slots=2", "hosts:1:5: 'slots=2': the slots of this host were given before"},
-      {"a 4", "hosts:1:3: '4': expected slots=N"},
+      {"a 4", "hosts:1:3: '4': expected slots=N or username=NAME"},
+      {"a slot=1  gpus = 2", "hosts:1:11: 'gpus = 2': expected slots=N or username=NAME"},
+      {"a slots=", "hosts:1:3: 'slots=': the number of slots is missing"},
+      {"me@a username=you", "hosts:1:6: 'username=you': the user of this host was given before"},
+      {"a username=-oProxy", "hosts:1:1: '-oProxy@a': a host does not begin with '-'"},
       {"# nothing\n", "hosts: there is no host in it"},
   };
   for (const auto& [text, message] : cases) {

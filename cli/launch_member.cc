@@ -67,14 +67,16 @@ absl::Status FindInStep(const Variables& variables, LaunchMember* member) {
                         static_cast<int64_t>(tasks->size())) {
     member->local_size = tasks->front();
   }
-  if (member->host.empty()) {
-    const absl::StatusOr<std::vector<std::string>> hosts =
-        ExpandNodeList(variables("SLURM_STEP_NODELIST"));
-    if (!hosts.ok()) {
-      return absl::InvalidArgumentError(
-          StrCat("SLURM_STEP_NODELIST: ", ToStd(hosts.status().message())));
-    }
-    member->host = hosts->front();
+  const absl::StatusOr<std::vector<std::string>> hosts =
+      ExpandNodeList(variables("SLURM_STEP_NODELIST"));
+  if (hosts.ok()) {
+    // In other distributions, neighbouring ranks are on different hosts.
+    const std::string distribution = variables("SLURM_DISTRIBUTION");
+    if (distribution.empty() || distribution.rfind("block", 0) == 0) member->hosts = *hosts;
+    if (member->host.empty()) member->host = hosts->front();
+  } else if (member->host.empty()) {
+    return absl::InvalidArgumentError(
+        StrCat("SLURM_STEP_NODELIST: ", ToStd(hosts.status().message())));
   }
   if (member->port == 0) {
     ASSIGN_OR_RETURN(const int64_t job, Number(variables, "SLURM_JOB_ID", 0, INT64_MAX));
@@ -117,6 +119,9 @@ absl::StatusOr<std::optional<LaunchMember>> DetectMember(const Variables& variab
     member.host = variables("MASTER_ADDR");
     if (!variables("MASTER_PORT").empty()) {
       ASSIGN_OR_RETURN(member.port, Number(variables, "MASTER_PORT", 1, kMaxPort));
+      if (variables("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+        member.port += member.port < kMaxPort ? 1 : -1;
+      }
     }
     if (starter.size != nullptr) {
       ASSIGN_OR_RETURN(member.size, Number(variables, starter.size, 1, kMaxSlots));

@@ -14,6 +14,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -25,6 +26,8 @@ struct LaunchMember {
   int64_t rank = 0;        // negative: etcd gives one
   int64_t size = 0;        // processes of the job; 0: its variables do not say
   int64_t local_size = 0;  // processes on each host, with neighbouring ranks; 0: not known
+  // Names of the hosts, in the order of the ranks on them; empty: its variables do not say.
+  std::vector<std::string> hosts = {};
   // Where rank 0 listens; an empty host or port 0: its variables do not say.
   std::string host;
   int64_t port = 0;
@@ -39,8 +42,9 @@ std::string EnvironmentVariable(const char* name);
 // WORLD_SIZE), of mpirun (OMPI_COMM_WORLD_RANK of Open MPI, PMI_RANK of MPICH), of a task of srun
 // (SLURM_PROCID in a step), and of Kubernetes (JOB_COMPLETION_INDEX), in this order, because each
 // may run below the next. MASTER_ADDR and MASTER_PORT tell of rank 0 in all cases; without them it
-// is the first host of a Slurm step, with a port that the step determines. An error names the
-// variable.
+// is the first host of a Slurm step, with a port that the step determines. Where an agent of
+// torchrun listens at MASTER_PORT itself (TORCHELASTIC_USE_AGENT_STORE), it is the next port. An
+// error names the variable.
 absl::StatusOr<std::optional<LaunchMember>> DetectMember(const Variables& variables);
 
 }  // namespace penstock::cli

@@ -1,6 +1,8 @@
 #include "cli/launch_member.h"
 
 #include <map>
+#include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -42,6 +44,33 @@ TEST(LaunchMemberTest, DetectsWhatHasStartedTheProcess) {
             "mpirun 1/2 at a:0");
   EXPECT_EQ(Describe({{"JOB_COMPLETION_INDEX", "5"}, {"MASTER_ADDR", "job-0.job"}}),
             "Kubernetes 5/0 at job-0.job:0");
+}
+
+// The static rendezvous of torchrun listens at MASTER_PORT with a store of its own.
+TEST(LaunchMemberTest, AnAgentOfTorchrunKeepsItsPort) {
+  std::map<std::string, std::string> variables = {{"RANK", "0"},
+                                                  {"WORLD_SIZE", "2"},
+                                                  {"MASTER_ADDR", "a"},
+                                                  {"MASTER_PORT", "29500"},
+                                                  {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+  EXPECT_EQ(Describe(variables), "torchrun 0/2 at a:29501");
+  variables["MASTER_PORT"] = "65535";
+  EXPECT_EQ(Describe(variables), "torchrun 0/2 at a:65534");
+  variables["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+  EXPECT_EQ(Describe(variables), "torchrun 0/2 at a:65535");
+}
+
+TEST(LaunchMemberTest, AStepOfSlurmNamesItsHosts) {
+  std::map<std::string, std::string> task = {
+      {"SLURM_PROCID", "2"}, {"SLURM_STEP_NUM_TASKS", "4"},       {"SLURM_STEP_ID", "1"},
+      {"SLURM_JOB_ID", "7"}, {"SLURM_STEP_NODELIST", "n[08-09]"}, {"MASTER_ADDR", "10.1.1.1"}};
+  const auto hosts = [&] { return (**Detect(task)).hosts; };
+  EXPECT_EQ(hosts(), (std::vector<std::string>{"n08", "n09"}));
+  task["SLURM_DISTRIBUTION"] = "block,Pack";
+  EXPECT_EQ(hosts().size(), 2u);
+  // Ranks of a host are not neighbours.
+  task["SLURM_DISTRIBUTION"] = "cyclic";
+  EXPECT_TRUE(hosts().empty());
 }
 
 // A folder of logs has this name on all hosts.

@@ -1,5 +1,7 @@
 #include "cli/member_run.h"
 
+#include <signal.h>
+
 #include <memory>
 #include <utility>
 #include <vector>
@@ -62,11 +64,15 @@ constexpr char kNoKey[] =
     "rand "
     "-hex 32 > key; chmod 600 key), and add --key-file";
 
+bool HasKey(const MemberOptions& options) {
+  return !options.key_file.empty() || !EnvironmentVariable("PENSTOCK_KEY").empty();
+}
+
 // How the processes find each other; null: by the address that all know. A process without a rank
 // takes one.
 absl::StatusOr<std::unique_ptr<MemberBoard>> FindBoard(const MemberOptions& options,
                                                        LaunchMember* member) {
-  const bool has_key = !options.key_file.empty() || !EnvironmentVariable("PENSTOCK_KEY").empty();
+  const bool has_key = HasKey(options);
   if (!options.rendezvous.empty()) {
     if (!has_key) return absl::InvalidArgumentError(kNoKey);
     const absl::Duration timeout = absl::Seconds(options.join_timeout_s);
@@ -82,7 +88,11 @@ absl::StatusOr<std::unique_ptr<MemberBoard>> FindBoard(const MemberOptions& opti
   const bool has_address = !member->host.empty() && member->port > 0;
   if (has_address && has_key) return std::unique_ptr<MemberBoard>();
   // PMIx tells what of the two is not known.
-  if (PmixBoard::HasServer(EnvironmentVariable)) return PmixBoard::Connect();
+  if (PmixBoard::HasServer(EnvironmentVariable)) {
+    absl::StatusOr<std::unique_ptr<PmixBoard>> pmix = PmixBoard::Connect();
+    RETURN_IF_ERROR(WithRendezvousStatus(pmix.status()));
+    return *std::move(pmix);
+  }
   if (has_address) return absl::InvalidArgumentError(kNoKey);
   return absl::InvalidArgumentError(
       StrCat("launch: ", member->starter,
@@ -94,11 +104,14 @@ absl::StatusOr<std::unique_ptr<MemberBoard>> FindBoard(const MemberOptions& opti
 std::vector<actors::NodePlace> PlacesOf(const LaunchMember& member) {
   std::vector<actors::NodePlace> places(static_cast<size_t>(member.size));
   const bool knows_hosts = member.local_size > 0 && member.size % member.local_size == 0;
+  const bool has_names =
+      knows_hosts && static_cast<int64_t>(member.hosts.size()) == member.size / member.local_size;
   for (size_t rank = 0; rank < places.size(); ++rank) {
     places[rank].is_awaited = rank > 0;
-    if (knows_hosts) {
-      places[rank].host = StrCat("host ", static_cast<int64_t>(rank) / member.local_size);
-    }
+    if (!knows_hosts) continue;
+    const size_t host = rank / static_cast<size_t>(member.local_size);
+    places[rank].is_host_named = has_names;
+    places[rank].host = has_names ? member.hosts[host] : StrCat("host ", host);
   }
   return places;
 }
@@ -109,14 +122,16 @@ absl::Status RunFirst(const Environment& environment, const LaunchMember& member
   Environment there = environment;
   LaunchPlan& plan = there.launch;
   plan.places = PlacesOf(member);
-  plan.listen = actors::JoinAddress(member.host.find(':') != std::string::npos ? "::" : "0.0.0.0",
-                                    static_cast<unsigned>(member.port));
+  const char* const any = member.host.find(':') != std::string::npos ? "::" : "0.0.0.0";
+  plan.insecure = options.insecure;
+  plan.listen =
+      actors::JoinAddress(options.insecure ? member.host : any, static_cast<unsigned>(member.port));
   plan.join_timeout = absl::Seconds(options.join_timeout_s);
-  const bool tells_key = board != nullptr && board->keeps_secrets();
+  const bool tells_key = board != nullptr && board->keeps_secrets() && !HasKey(options);
   absl::Status told;
   if (board != nullptr) {
     plan.on_listening = [&](const std::string& address, const std::string& key) {
-      told = board->Post({address, tells_key ? key : ""});
+      told = WithRendezvousStatus(board->Post({address, tells_key ? key : ""}));
     };
   }
   if (!tells_key) {
@@ -125,7 +140,8 @@ absl::Status RunFirst(const Environment& environment, const LaunchMember& member
   environment.err << StrCat("launch: rank 0 of ", Counted(member.size, "process", "es"), " that ",
                             member.starter, " has started coordinates",
                             board != nullptr
-                                ? StrCat(", and tells its address through ", board->name())
+                                ? StrCat(", and tells its address ",
+                                         tells_key ? "and the key " : "", "through ", board->name())
                                 : "",
                             "\n")
                   << std::flush;
@@ -142,7 +158,12 @@ absl::Status RunOther(const Environment& environment, const LaunchMember& member
   std::string log_folder = options.log_folder;  // empty once the log is kept
   actors::NodeOptions node;
   node.rank = static_cast<int>(member.rank);
-  node.on_joined = [&](const actors::NodeDescription&) { has_joined = true; };
+  node.insecure = options.insecure;
+  node.on_joined = [&](const actors::NodeDescription&) {
+    has_joined = true;
+    // Ctrl-C on a terminal is for all members. Rank 0 lets the step under way end, and then all.
+    (void)signal(SIGINT, SIG_IGN);
+  };
   while (true) {
     if (board != nullptr) {
       absl::StatusOr<MemberNotice> notice = board->Await(deadline - absl::Now());
@@ -171,6 +192,12 @@ absl::Status RunMember(const Environment& environment, LaunchMember member,
                        const MemberOptions& options,
                        const std::function<absl::Status(const Environment&, int64_t)>& run_job) {
   RETURN_IF_ERROR(ApplyOptions(options, &member));
+  if (options.insecure) {
+    if (member.host.empty()) {
+      return absl::InvalidArgumentError("--insecure needs --coordinator, with a loopback address");
+    }
+    RETURN_IF_ERROR(actors::CheckIsInsecureAddress(member.host));
+  }
   const ParentWatch watch(environment.err, member.starter);
   ASSIGN_OR_RETURN(const std::unique_ptr<MemberBoard> board, FindBoard(options, &member));
   if (member.rank == 0) return RunFirst(environment, member, options, board.get(), run_job);

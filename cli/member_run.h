@@ -21,6 +21,7 @@ struct MemberOptions {
   int64_t size = 0;            // 0: as the variables say
   std::string coordinator;     // HOST:PORT; empty: as the variables say
   std::string key_file;        // empty: PENSTOCK_KEY, or PMIx
+  bool insecure = false;       // without TLS, where rank 0 listens on loopback
   std::string rendezvous;      // of etcd (etcd_board.h); empty: none
   std::string device = "cpu";  // kind (device_kinds.h) of nodes; rank 0 has that of the job
   double join_timeout_s = 60;

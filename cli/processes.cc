@@ -19,10 +19,10 @@ namespace {
 
 // Nodes read the key from a file, so that it is in no command line, terminal or log.
 std::string HowToJoin(int64_t count, const std::string& address, const std::string& key_file,
-                      const std::string& plugins) {
+                      const std::string& more) {
   return StrCat("Waiting for ", Counted(count, "node"), ". The job's key is in ", key_file,
                 ": copy that file to other hosts. Start each node with:\n  penstock node --join ",
-                address, " --key-file ", key_file, plugins, "\n");
+                address, " --key-file ", key_file, more, "\n");
 }
 
 }  // namespace
@@ -39,6 +39,8 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
   options.process_devices = std::move(processes.devices);
   options.num_processes = static_cast<uint32_t>(processes.count);
   options.num_devices = static_cast<uint32_t>(processes.num_devices);
+  options.insecure = environment.launch.insecure;
+  options.hands_key_on_input = true;
   options.pin = processes.pin;
   options.core_sharing = processes.core_sharing;
   options.heartbeat_timeout = absl::Seconds(processes.node_timeout_s);
@@ -80,17 +82,16 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
     options.listen = processes.listen;
     options.key = processes.key_file->key();
     options.join_timeout = absl::Minutes(10);
-    std::string plugins;  // and what else a node is told
-    if (processes.device != "cpu") StrAppend(&plugins, " --device ", processes.device);
-    for (const std::string& plugin : environment.plugins) {
-      StrAppend(&plugins, " --plugin ", plugin);
-    }
-    options.on_listening = [&err = environment.err, count = processes.count, plugins,
+    std::string more;  // that a node is told
+    if (options.insecure) StrAppend(&more, " --insecure");
+    if (processes.device != "cpu") StrAppend(&more, " --device ", processes.device);
+    for (const std::string& plugin : environment.plugins) StrAppend(&more, " --plugin ", plugin);
+    options.on_listening = [&err = environment.err, count = processes.count, more,
                             key_file = processes.key_file->path(),
                             on_listening = std::move(processes.on_listening)](
                                const std::string& address, const std::string&) {
       if (on_listening) on_listening(address);
-      err << HowToJoin(count, address, key_file, plugins) << std::flush;
+      err << HowToJoin(count, address, key_file, more) << std::flush;
     };
   }
   absl::StatusOr<std::unique_ptr<actors::Cluster>> cluster = actors::Cluster::Start(options);

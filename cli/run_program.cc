@@ -214,6 +214,7 @@ absl::StatusOr<Job> ReadOptions(const RunOptions& options) {
   }
   if (options.listen.has_value()) {
     RETURN_IF_ERROR(AtOption("--listen", actors::CheckListenAddress(*options.listen)));
+    if (options.insecure) RETURN_IF_ERROR(actors::CheckIsInsecureAddress(*options.listen));
   }
   if (options.metrics.has_value()) {
     RETURN_IF_ERROR(AtOption("--metrics", ParseMetricsAddress(*options.metrics).status()));

@@ -36,6 +36,7 @@ struct RunOptions {
   std::string report;
   std::string dump;
   std::optional<std::string> listen;
+  bool insecure = false;  // nodes join without TLS
   std::optional<std::string> metrics;
   std::string strategy;
   std::string policy;

@@ -9,6 +9,7 @@ command (default: build/bin/penstock).
 import os
 import pathlib
 import re
+import select
 import shutil
 import struct
 import subprocess
@@ -108,8 +109,25 @@ class EncryptedNetworkTest(unittest.TestCase):
         self.await_text(file, b"ready\n")
         return file
 
+    def listeners(self, pid):
+        """Addresses at which TCP sockets listen in the network of a process."""
+        found = set()
+        for file in ("tcp", "tcp6"):
+            try:
+                lines = pathlib.Path(f"/proc/{pid}/net/{file}").read_text().splitlines()[1:]
+            except OSError:  # it has ended
+                continue
+            for words in map(str.split, lines):
+                if words[3] == "0A":
+                    address, port = words[1].split(":")
+                    address = (".".join(str(byte) for byte in reversed(bytes.fromhex(address)))
+                               if len(address) == 8 else address)
+                    found.add((address, int(port, 16)))
+        return found
+
     def train(self, listen, interfaces=("eth0", "eth0")):
-        """Trains over both hosts; returns losses, the control port and the job's key."""
+        """Trains over both hosts; returns losses, the control port and the job's key. All that listens
+        in the hosts' networks meanwhile is the control port, and UCX on the interface's address."""
         run = subprocess.Popen(
             self.network.inside(0, [PENSTOCK, "run", str(self.job), "--json", "--procs", "2",
                                     "--listen", f"{listen}:0", "--dump", str(self.folder / "dump")]),
@@ -124,10 +142,20 @@ class EncryptedNetworkTest(unittest.TestCase):
             printed += line
             match = re.search(r"penstock node --join (\S+:(\d+)) --key-file (\S+)", line)
         key = pathlib.Path(match.group(3)).read_text().strip()
-        for rank, interface in enumerate(interfaces):
-            self.start(rank, [PENSTOCK, "node", "--join", match.group(1), "--key-file", match.group(3),
-                              "--rank", str(rank), "--interface", interface],
-                       self.folder / f"node{rank}", UCX_TLS="tcp,self")
+        nodes = [self.start(rank, [PENSTOCK, "node", "--join", match.group(1), "--key-file",
+                                   match.group(3), "--rank", str(rank), "--interface", interface],
+                            self.folder / f"node{rank}", UCX_TLS="tcp,self")
+                 for rank, interface in enumerate(interfaces)]
+        found = [set(), set()]
+        while run.poll() is None and select.select([run.stdout], [], [], 0.005)[0] == []:
+            for node, addresses in zip(nodes, found):
+                addresses |= self.listeners(node.pid)
+        control = (listen, int(match.group(2)))
+        self.assertIn(control, found[0])
+        network = listen.rpartition(".")[0]
+        for host, addresses in enumerate(found):
+            self.assertEqual({address for address, _ in addresses - {control}},
+                             {f"{network}.{host + 1}"})
         output, errors = run.communicate(timeout=PATIENCE_S)
         self.assertEqual(run.returncode, 0, errors)
         self.assertEqual(len(losses(output)), STEPS)

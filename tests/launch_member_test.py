@@ -16,6 +16,7 @@ import secrets
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -58,16 +59,27 @@ class LaunchMemberTest(unittest.TestCase):
         self.key.chmod(0o600)
         self.port = free_port()
 
-    def start(self, variables, *options, run=("--json",)):
+    def start(self, variables, *options, run=("--json",), group=None):
         environment = {name: value for name, value in os.environ.items()
                        if not re.match("(RANK|WORLD_SIZE|MASTER_|SLURM_|OMPI_|PMI|PENSTOCK_KEY)", name)}
         member = subprocess.Popen(
             [PENSTOCK, "launch", "--log-dir", self.folder / "logs", *options, "--", self.job, *run],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=group,
             env={**environment, **{name: str(value) for name, value in variables.items()}})
         self.addCleanup(member.communicate)
         self.addCleanup(member.kill)
         return member
+
+    def mpirun(self, *groups):
+        """The command of processes in groups, each with its number and options of `launch`."""
+        if shutil.which("mpirun") is None:
+            self.skipTest("there is no mpirun (package openmpi-bin)")
+        command = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
+        for index, (count, *options) in enumerate(groups):
+            command += [":"] if index > 0 else []
+            command += ["-np", str(count), PENSTOCK, "launch", "--log-dir", self.folder / "logs",
+                        *options, "--", self.job, "--json"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
     def torchrun(self, rank):
         return {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1",
@@ -90,6 +102,15 @@ class LaunchMemberTest(unittest.TestCase):
         members = [self.start(self.torchrun(rank), "--key-file", self.key) for rank in (1, 0)]
         self.check_two(members[::-1], "torchrun")
 
+    def test_an_agent_of_torchrun_may_listen_at_the_port(self):
+        with socket.socket() as store:
+            store.bind(("127.0.0.1", 0))
+            store.listen()
+            self.port = store.getsockname()[1]
+            members = [self.start({**self.torchrun(rank), "TORCHELASTIC_USE_AGENT_STORE": "True"},
+                                  "--key-file", self.key) for rank in (0, 1)]
+            self.check_two(members, "torchrun")
+
     def test_variables_of_a_step_of_slurm(self):
         members = [self.start({"SLURM_PROCID": rank, "SLURM_STEP_NUM_TASKS": 2, "SLURM_STEP_ID": 0,
                                "SLURM_JOB_ID": self.port, "SLURM_STEP_NODELIST": "127.0.0.1",
@@ -103,12 +124,17 @@ class LaunchMemberTest(unittest.TestCase):
                    for rank in (0, 1)]
         self.check_two(members, "Kubernetes")
 
-    def test_a_process_that_nothing_has_started_says_so(self):
-        member = self.start({}, "--launcher", "k8s")
-        _, errors = member.communicate(timeout=PATIENCE_S)
-        self.assertEqual(member.returncode, 2, errors)
-        self.assertIn("penstock: --launcher k8s: nothing has started this process as one of several; "
-                      "expected the variables of a Kubernetes job (JOB_COMPLETION_INDEX)\n", errors)
+    def test_the_launcher_of_kubernetes_needs_an_index(self):
+        options = ("--launcher", "k8s", "--members", "2", "--coordinator", f"localhost:{self.port}",
+                   "--key-file", self.key)
+        # Variables of others do not count.
+        members = [self.start({"JOB_COMPLETION_INDEX": rank, "RANK": 1 - rank, "WORLD_SIZE": 2}, *options)
+                   for rank in (0, 1)]
+        self.check_two(members, "Kubernetes")
+        refused = self.start({"RANK": 0, "WORLD_SIZE": 2}, *options)
+        _, errors = refused.communicate(timeout=PATIENCE_S)
+        self.assertEqual(refused.returncode, 2, errors)
+        self.assertIn("--launcher k8s: JOB_COMPLETION_INDEX is not set", errors)
 
     def test_the_kubernetes_manifest(self):
         if kubernetes_validate is None:
@@ -147,17 +173,23 @@ class LaunchMemberTest(unittest.TestCase):
         self.assertEqual(len(losses(outputs[0][0])), STEPS)
 
     def test_mpirun_tells_the_address_and_the_key(self):
-        if shutil.which("mpirun") is None:
-            self.skipTest("there is no mpirun (package openmpi-bin)")
-        expected = losses_here(PENSTOCK, self.job)
-        there = subprocess.run(
-            ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", PENSTOCK, "launch", "--",
-             self.job, "--json"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        there = self.mpirun((2,))
         self.assertEqual(there.returncode, 0, there.stderr)
-        self.assertEqual(losses(there.stdout), expected)
+        self.assertEqual(losses(there.stdout), losses_here(PENSTOCK, self.job))
         self.assertIn("launch: rank 0 of 2 processes that mpirun has started coordinates, and tells "
-                      "its address through PMIx\n", there.stderr)
+                      "its address and the key through PMIx\n", there.stderr)
         self.assertIsNone(re.search("[0-9a-f]{64}", there.stderr))
+
+    def test_mpirun_does_not_tell_a_key_that_is_in_a_file(self):
+        there = self.mpirun((2, "--key-file", self.key))
+        self.assertEqual(there.returncode, 0, there.stderr)
+        self.assertEqual(losses(there.stdout), losses_here(PENSTOCK, self.job))
+        self.assertIn("and tells its address through PMIx\n", there.stderr)
+        # Who has no file does not learn it.
+        there = self.mpirun((1, "--key-file", self.key, "--join-timeout", "5"),
+                            (1, "--join-timeout", "5"))
+        self.assertNotEqual(there.returncode, 0, there.stderr)
+        self.assertIn("penstock: the job's key is missing", there.stderr)
 
     def etcd(self):
         if reason := etcd.why_not():
@@ -240,17 +272,52 @@ class LaunchMemberTest(unittest.TestCase):
         self.assertEqual(member.returncode, NO_RENDEZVOUS, errors)
         self.assertIn(f"penstock: etcd at http://127.0.0.1:{self.port}: ", errors)
 
+    def test_without_the_server_of_pmix_nobody_waits_for_ever(self):
+        member = self.start({"OMPI_COMM_WORLD_RANK": 1, "OMPI_COMM_WORLD_SIZE": 2, "PMIX_RANK": 1,
+                             "PMIX_NAMESPACE": "nobody", "PMIX_SERVER_URI4": "nobody.0;tcp4://"
+                             f"127.0.0.1:{self.port}"}, "--join-timeout", "1")
+        _, errors = member.communicate(timeout=PATIENCE_S)
+        self.assertEqual(member.returncode, NO_RENDEZVOUS, errors)
+        self.assertIn("penstock: PMIx: ", errors)
+
     def test_who_is_missing_is_named(self):
         first = self.start(self.torchrun(0), "--key-file", self.key, "--join-timeout", "1")
         _, errors = first.communicate(timeout=PATIENCE_S)
         self.assertEqual(first.returncode, NO_RENDEZVOUS, errors)
-        self.assertRegex(errors, r"penstock: not all nodes joined \S+ in 1s: missing ranks 1 on host "
-                                 "1\n")
+        self.assertRegex(errors, r"penstock: not all nodes joined \S+ in 1s: missing ranks 1\n")
+        first = self.start({**self.step(0), "PENSTOCK_KEY": self.key.read_text().strip()},
+                           "--join-timeout", "1")
+        _, errors = first.communicate(timeout=PATIENCE_S)
+        self.assertEqual(first.returncode, NO_RENDEZVOUS, errors)
+        self.assertIn("missing ranks 1 on node8\n", errors)
         second = self.start(self.torchrun(1), "--key-file", self.key, "--join-timeout", "1")
         _, errors = second.communicate(timeout=PATIENCE_S)
         self.assertEqual(second.returncode, NO_RENDEZVOUS, errors)
         self.assertIn(f"joining the coordinator at 127.0.0.1:{self.port}: no coordinator answers",
                       errors)
+
+    def step(self, rank):
+        """Variables of a task of srun on two nodes."""
+        return {"SLURM_PROCID": rank, "SLURM_STEP_NUM_TASKS": 2, "SLURM_STEP_ID": 0,
+                "SLURM_JOB_ID": self.port, "SLURM_STEP_NODELIST": "node[7-8]",
+                "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": self.port}
+
+    def test_one_interrupt_of_all_ends_the_job_in_order(self):
+        run = ("--set", "train.steps=1000000")
+        first = self.start(self.torchrun(0), "--key-file", self.key, run=run, group=0)
+        second = self.start(self.torchrun(1), "--key-file", self.key, run=run, group=first.pid)
+        for line in first.stderr:
+            if line.startswith("step "):
+                break
+        os.killpg(first.pid, signal.SIGINT)
+        _, errors = first.communicate(timeout=PATIENCE_S)
+        self.assertEqual(first.returncode, 130, errors)
+        self.assertIn("penstock: interrupted; ending after this step", errors)
+        self.assertRegex(errors, r"penstock: interrupted \(Interrupt\) after step \d+")
+        _, errors = second.communicate(timeout=PATIENCE_S)
+        self.assertEqual(second.returncode, 1, errors)
+        self.assertIn("interrupted (Interrupt) after step", errors)
 
     def test_a_member_that_dies_is_named(self):
         members = [self.start(self.torchrun(rank), "--key-file", self.key,

@@ -123,14 +123,40 @@ class LaunchTest(unittest.TestCase):
 
     def test_the_key_is_in_no_command_line_and_no_environment(self):
         self.start_long()
+        seen = 0
         for pid in processes_with(self.mark):
-            try:
-                command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
-                environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
-            except OSError:
-                continue
-            self.assertIsNone(re.search(rb"[0-9a-fA-F]{64}", command), command)
-            self.assertNotIn(b"PENSTOCK_KEY", environment)
+            for file in ("cmdline", "environ"):
+                try:
+                    text = pathlib.Path(f"/proc/{pid}/{file}").read_bytes()
+                except OSError:
+                    continue
+                seen += 1
+                self.assertIsNone(re.search(rb"[0-9a-fA-F]{64}", text), text)
+        self.assertGreater(seen, 6)
+
+    def test_a_host_may_have_the_key_in_a_file(self):
+        key = self.folder / "key"
+        key.write_text("7a" * 32 + "\n")
+        key.chmod(0o600)
+        run = self.start_long(options=("--key-file", str(key)))
+        clients = [pid for pid in processes_with(self.mark)
+                   if os.path.samefile(f"/proc/{pid}/exe", shutil.which("ssh"))]
+        for pid in clients:
+            self.assertIn(f"--key-file {key}",
+                          pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode())
+        run.send_signal(signal.SIGINT)
+        self.assertEqual(run.wait(PATIENCE_S), 130)
+        key.chmod(0o644)
+        refused = subprocess.run(self.launch(options=("--key-file", str(key))), capture_output=True,
+                                 text=True, timeout=PATIENCE_S, check=False)
+        self.assertIn("others may read the job's key", refused.stderr)
+
+    def test_the_slots_of_a_host_have_cores_of_their_own(self):
+        if len(os.sched_getaffinity(0)) < 2:
+            self.skipTest("there is one core")
+        self.start_long()
+        first, second = (os.sched_getaffinity(pid) for pid in self.node_programs())
+        self.assertTrue(first.isdisjoint(second), (first, second))
 
     def test_a_killed_node_is_named_with_its_signal(self):
         run = self.start_long()

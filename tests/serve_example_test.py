@@ -37,9 +37,9 @@ class ServeExampleTest(unittest.TestCase):
         self.server.kill()
         self.server.communicate()
 
-    def post(self, path, body):
+    def post(self, path, body, headers=None):
         """The status and the object that a request is answered with."""
-        request = urllib.request.Request(self.address + path, body.encode(), method="POST")
+        request = urllib.request.Request(self.address + path, body.encode(), headers or {}, method="POST")
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
                 return response.status, json.loads(response.read() or b"null")
@@ -68,6 +68,16 @@ class ServeExampleTest(unittest.TestCase):
             self.assertIn("expected", answer["error"])
         self.assertEqual(self.post("/predict", "x" * (1 << 17))[0], 413)
         self.assertEqual(self.predict([1, 2, 3, 4])[0], 200)
+
+    def test_pages_of_other_servers_are_refused(self):
+        port = self.address.rsplit(":", 1)[1]
+        for headers in ({"Origin": "http://evil.example"}, {"Origin": "null"}, {"Host": "evil.example"},
+                        {"Host": f"evil.example:{port}"}, {"Host": "localhost:1"},
+                        {"Host": f"localhost:{port}", "Origin": f"http://evil.example:{port}"}):
+            for path in ("/predict", "/quit"):
+                self.assertEqual(self.post(path, '{"x": [1, 2, 3, 4]}', headers)[0], 403, headers)
+        own = {"Host": f"localhost:{port}", "Origin": f"http://localhost:{port}"}
+        self.assertEqual(self.post("/predict", '{"x": [1, 2, 3, 4]}', own)[0], 200)
 
     def test_it_ends_when_it_is_told_to(self):
         self.assertEqual(self.post("/quit", "")[0], 200)

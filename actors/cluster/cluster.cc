@@ -16,6 +16,7 @@
 #include "actors/cluster/cluster_engine_internal.h"
 #include "actors/cluster/cluster_probe_internal.h"
 #include "actors/cluster/control_loop_internal.h"
+#include "actors/cluster/host_agent.h"
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/local_launcher_internal.h"
 #include "actors/cluster/node_supervisor_internal.h"
@@ -183,6 +184,7 @@ class Cluster::Impl {
     if (const absl::Status address = CheckListenAddress(options_.listen); !address.ok()) {
       return absl::InvalidArgumentError(StrCat("cannot listen at ", ToStd(address.message())));
     }
+    if (options_.insecure) RETURN_IF_ERROR(CheckIsInsecureAddress(options_.listen));
     return key;
   }
 
@@ -195,6 +197,7 @@ class Cluster::Impl {
     }
     std::vector<std::string> node = options_.node_command;
     node.insert(node.end(), {"--join", address, "--rank", StrCat(rank)});
+    if (options_.insecure) node.emplace_back("--insecure");
     LaunchCommand command;
     command.rank = rank;
     // An agent also tells how one node has ended, where the program that starts it is not run by a
@@ -202,25 +205,34 @@ class Cluster::Impl {
     if (num_ranks > 1 || (!place.through.empty() && !place.joins_arguments)) {
       command.agent_ranks = num_ranks;
       node.insert(node.end(), {"--slots", StrCat(num_ranks)});
+      if (options_.pin) {
+        node.insert(node.end(), {"--pin", PinningName(options_.core_sharing)});
+      }
     }
-    if (place.through.empty()) {
+    const bool is_here = place.through.empty();
+    if (is_here && !options_.hands_key_on_input) {
       command.arguments = std::move(node);
       command.environment = {{"PENSTOCK_KEY", options_.key}};
       return command;
     }
-    node.insert(node.end(), {"--key-file", "-"});
-    command.arguments = place.through;
-    command.input = StrCat(options_.key, "\n");
-    command.remote_host = place.host;
-    if (!place.joins_arguments) {
-      command.arguments.insert(command.arguments.end(), node.begin(), node.end());
+    const bool has_key_file = !is_here && !place.key_file.empty();
+    node.insert(node.end(), {"--key-file", has_key_file ? place.key_file : "-"});
+    if (!has_key_file) command.input = StrCat(options_.key, "\n");
+    if (is_here) {
+      command.arguments = std::move(node);
       return command;
     }
+    command.arguments = place.through;
+    command.remote_host = place.host;
     std::vector<std::string> words;
     for (const std::string& argument : node) words.push_back(QuoteForShell(argument));
     // The shell stays, and tells a signal as a status.
-    command.arguments.push_back(
-        StrCat("exec sh -c ", QuoteForShell(WatchedForMemory(StrJoin(words, " ")))));
+    const std::string script = WatchedForMemory(StrJoin(words, " "));
+    if (place.joins_arguments) {
+      command.arguments.push_back(StrCat("exec sh -c ", QuoteForShell(script)));
+    } else {
+      command.arguments.insert(command.arguments.end(), {"/bin/sh", "-c", script});
+    }
     return command;
   }
 
@@ -268,9 +280,10 @@ class Cluster::Impl {
     if (absl::IsDeadlineExceeded(joined)) {
       std::vector<std::string> missing;
       for (const uint32_t rank : members.missing) {
-        const bool has_host = !options_.places.empty() && !options_.places[rank].host.empty();
-        missing.push_back(has_host ? StrCat(rank, " on ", options_.places[rank].host)
-                                   : StrCat(rank));
+        const NodePlace place = options_.places.empty() ? NodePlace() : options_.places[rank];
+        missing.push_back(place.host.empty() || !place.is_host_named
+                              ? StrCat(rank)
+                              : StrCat(rank, " on ", place.host));
       }
       return absl::DeadlineExceededError(StrCat("not all nodes joined ", supervisor_->address(),
                                                 " in ", absl::FormatDuration(options_.join_timeout),

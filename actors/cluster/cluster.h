@@ -57,9 +57,15 @@ struct ClusterOptions {
   // What starts a node on this host; "--join ADDRESS --rank N" is added, and the key is in its
   // environment as PENSTOCK_KEY. Empty: nodes are started by others.
   std::vector<std::string> node_command;
+  // Nodes on this host read the key from their standard input as well, and "--key-file -" is added:
+  // an environment is inherited, and shown by more tools.
+  bool hands_key_on_input = false;
+  // Connections are neither encrypted nor authenticated by TLS; the key is sent as it is. `listen`
+  // must be a loopback or Unix address. To measure what TLS costs, or to record messages.
+  bool insecure = false;
   // Where each node is started, by rank, if node_command is given; empty: all on this host. Nodes
-  // that are started elsewhere read the key from their standard input ("--key-file -"), and are
-  // not pinned.
+  // that are started elsewhere read the key from their standard input ("--key-file -"). Of them,
+  // several that one agent starts are pinned ("--pin").
   std::vector<NodePlace> places;
   bool pin = true;    // started nodes to cores
   int max_cores = 0;  // of this machine for the nodes; 0: all

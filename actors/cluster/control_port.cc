@@ -5,6 +5,7 @@
 
 #include "actors/cluster/control_port_internal.h"
 #include "actors/cluster/forwarding_stream_internal.h"
+#include "actors/cluster/peer_user_internal.h"
 #include "actors/cluster/wire_job_status_internal.h"
 #include "actors/cluster/wire_status_internal.h"
 
@@ -98,6 +99,7 @@ kj::Promise<void> ControlPort::Accept() {
   return receiver_->accept()
       .then(
           [this](kj::Own<kj::AsyncIoStream> stream) -> kj::Promise<void> {
+            if (IsUnixSocket(*stream) && !IsOfThisUser(*stream)) return kj::READY_NOW;
             return MakeRoom().then(
                 [this, stream = kj::mv(stream)]() mutable { Welcome(kj::mv(stream)); });
           },

@@ -84,7 +84,7 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
     resume_hint_ = std::move(resume_hint);
   }
 
-  // Welcomes what connects, from now on.
+  // Welcomes what connects, from now on; through a Unix socket, processes of this user and of root.
   void Listen(kj::Own<kj::ConnectionReceiver> receiver);
   void Welcome(kj::Own<kj::AsyncIoStream> stream);
 

@@ -54,12 +54,19 @@ class Agent {
                           [this](uint32_t rank, int wait_status, std::string_view note) {
                             Tell({AgentReport::Kind::kExit, rank, wait_status, std::string(note)});
                           }});
+    std::vector<std::vector<int>> cores(options_.num_ranks);
+    if (options_.pinning.has_value()) {
+      cores =
+          CpuTopology::Load().Distribute(static_cast<int>(options_.num_ranks), *options_.pinning);
+    }
     for (uint32_t i = 0; i < options_.num_ranks; ++i) {
       LaunchCommand command;
       command.rank = options_.first_rank + i;
       command.arguments = options_.node_command;
-      command.arguments.insert(command.arguments.end(), {"--rank", StrCat(command.rank)});
+      command.arguments.insert(command.arguments.end(),
+                               {"--rank", StrCat(command.rank), "--key-file", "-"});
       command.input = StrCat(options_.key, "\n");
+      command.cores = cores[i];
       RETURN_IF_ERROR(launcher_->Launch(command).status());
     }
     return absl::OkStatus();
@@ -128,6 +135,18 @@ std::optional<AgentReport> ParseReport(std::string_view line) {
   }
   report.text = std::string(line);
   return report;
+}
+
+std::string PinningName(CpuTopology::Sharing sharing) {
+  return sharing == CpuTopology::Sharing::kNeighbours ? "neighbours" : "round-robin";
+}
+
+std::optional<CpuTopology::Sharing> ParsePinningName(std::string_view name) {
+  for (const auto sharing :
+       {CpuTopology::Sharing::kNeighbours, CpuTopology::Sharing::kRoundRobin}) {
+    if (PinningName(sharing) == name) return sharing;
+  }
+  return std::nullopt;
 }
 
 absl::Status RunHostAgent(const HostAgentOptions& options) {

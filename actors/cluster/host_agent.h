@@ -19,6 +19,8 @@
 
 #include "absl/status/status.h"
 
+#include "base/cpu_topology.h"
+
 namespace penstock::actors {
 
 struct AgentReport {
@@ -38,11 +40,20 @@ std::string ToLine(const AgentReport& report);
 // Nullopt: the line is no report.
 std::optional<AgentReport> ParseReport(std::string_view line);
 
+// How an agent distributes the cores of its host over its nodes, as the value of an option:
+// "neighbours" or "round-robin".
+std::string PinningName(CpuTopology::Sharing sharing);
+// Nullopt: there is no such name.
+std::optional<CpuTopology::Sharing> ParsePinningName(std::string_view name);
+
 struct HostAgentOptions {
-  std::vector<std::string> node_command;  // "--rank N" is added
-  std::string key;                        // a line on the standard input of each node
+  // "--rank N --key-file -" is added; each node reads the key from its standard input.
+  std::vector<std::string> node_command;
+  std::string key;
   uint32_t first_rank = 0;
   uint32_t num_ranks = 1;
+  // Pins each node to cores of its own, or to one that it shares so; nullopt: pins none.
+  std::optional<CpuTopology::Sharing> pinning = {};
 };
 
 // Returns when all nodes have ended. The nodes are killed if the standard output is closed.

@@ -29,5 +29,13 @@ TEST(AgentReportTest, OtherLinesAreNoReports) {
   }
 }
 
+TEST(PinningNameTest, IsReadAsItWasWritten) {
+  for (const auto sharing :
+       {CpuTopology::Sharing::kNeighbours, CpuTopology::Sharing::kRoundRobin}) {
+    EXPECT_EQ(ParsePinningName(PinningName(sharing)), sharing);
+  }
+  EXPECT_EQ(ParsePinningName(""), std::nullopt);
+}
+
 }  // namespace
 }  // namespace penstock::actors

@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -40,6 +41,7 @@
 #include "planner/compile.h"
 #include "planner/policy/policy.h"
 #include "tests/support/control_harness.h"
+#include "tests/support/hostile_client.h"
 #include "tests/support/sanitizers.h"
 
 namespace penstock::actors {
@@ -82,6 +84,12 @@ class RawConnection {
   }
 
   void Say(std::string_view bytes) { (void)!send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+
+  // Whether the other side says anything before it hangs up.
+  bool HearsSomething() {
+    char byte = 0;
+    return recv(fd_, &byte, 1, 0) == 1;
+  }
 
   // Whether the other side hangs up within the bound.
   bool IsLetGo() {
@@ -190,6 +198,32 @@ INSTANTIATE_TEST_SUITE_P(Sockets, HostileSocketsTest, ::testing::Values("127.0.0
                            return std::string(info.param.empty() ? "Abstract" : "Tcp");
                          });
 
+// Sockets in the abstract namespace have no permissions.
+TEST_P(HostileSocketsTest, OtherUsersOfThisHostAreNotHeard) {
+  if (!GetParam().empty()) GTEST_SKIP() << "needs a Unix socket";
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to be another user";
+  std::future<absl::Status> node;
+  ClusterOptions options;
+  options.on_listening = [&](const std::string& address, const std::string& key) {
+    const std::string hello =
+        testing::NodeHello().substr(0, 8) + ParseJobKey(key).value().substr(0, 16);
+    const auto is_answered = [&](uid_t user) {
+      // Of this thread alone, where the C library would change all.
+      (void)syscall(SYS_setresuid, user, user, user);
+      RawConnection connection(address);
+      connection.Say(hello);
+      return connection.HearsSomething();
+    };
+    EXPECT_TRUE(std::async(std::launch::async, is_answered, 0).get());
+    EXPECT_FALSE(std::async(std::launch::async, is_answered, 65534).get());
+    node = StartNode(address, key);
+  };
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_TRUE((*cluster)->Stop().ok());
+  EXPECT_TRUE(node.get().ok());
+}
+
 // --- A job that runs ----------------------------------------------------------------------------
 
 // Connects without waiting until the other side accepts.
@@ -253,6 +287,15 @@ TEST_P(HostileSocketsTest, HalfOpenConnectionsDoNotDisturbAJob) {
       }
     }
     ASSERT_NO_FATAL_FAILURE(run_step());
+  }
+  // Meanwhile one that has the key says what no node says, and another what no client of TLS does.
+  {
+    testing::HostileClient hostile(join_address, job_key, kHasSanitizer ? 1'000 : 20'000);
+    const int before_frames = num_steps;
+    while (!hostile.is_done()) ASSERT_NO_FATAL_FAILURE(run_step());
+    EXPECT_GT(hostile.num_handshakes(), hostile.num_connections() / 3);
+    printf("%zu changed frames on %zu connections, %d steps meanwhile\n", hostile.num_said(),
+           hostile.num_connections(), num_steps - before_frames);
   }
   std::future<absl::Status> late = StartNode(join_address, job_key);
   while (late.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {

@@ -28,6 +28,31 @@ TEST(SocketAddressTest, HostAndPortComeApartAndTogether) {
   EXPECT_FALSE(IsWildcard("10.0.0.0"));
 }
 
+TEST(SocketAddressTest, LoopbackIsThisHostForSure) {
+  for (const char* host : {"127.0.0.1", "127.8.9.10", "::1", "localhost"}) {
+    EXPECT_TRUE(IsLoopback(host)) << host;
+  }
+  for (const char* host : {"127.evil.example", "127.0.0.1.evil.example", "localhost.example",
+                           "10.0.0.1", "0.0.0.0", "::", "::2", "127.1", ""}) {
+    EXPECT_FALSE(IsLoopback(host)) << host;
+  }
+  EXPECT_TRUE(IsIpAddress("10.0.0.1"));
+  EXPECT_TRUE(IsIpAddress("fe80::1"));
+  EXPECT_FALSE(IsIpAddress("10.0.0.1.example"));
+  EXPECT_FALSE(IsIpAddress("node7"));
+}
+
+TEST(SocketAddressTest, WithoutTlsAnAddressHasToBeOfThisHost) {
+  for (const char* address :
+       {"127.0.0.1:0", "localhost:80", "[::1]:80", "unix:/tmp/s", "unix-abstract:s"}) {
+    EXPECT_TRUE(CheckIsInsecureAddress(address).ok()) << address;
+  }
+  for (const char* address : {"0.0.0.0:0", "10.0.0.1:80", "node7:80", "[::]:80"}) {
+    EXPECT_EQ(CheckIsInsecureAddress(address).code(), absl::StatusCode::kInvalidArgument)
+        << address;
+  }
+}
+
 TEST(SocketAddressTest, AddressesAreChecked) {
   for (const char* good : {"127.0.0.1", "node7", "*", "[::1]", "fe80::1", "::", "127.0.0.1:0"}) {
     EXPECT_TRUE(CheckListenAddress(good).ok()) << CheckListenAddress(good);

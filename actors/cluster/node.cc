@@ -130,7 +130,7 @@ control::StatusPromise Greet(ControlLoop& loop, const NodeOptions& options, cons
 control::StatusPromise Join(ControlLoop& loop, const NodeOptions& options, const std::string& key,
                             NodeAgent& agent) {
   ASSIGN_OR_RETURN(std::shared_ptr<control::SecureChannel> channel,
-                   control::NodeChannel(options.coordinator, key));
+                   control::NodeChannel(options.coordinator, key, EncryptionOf(options)));
   agent.SetChannel(std::move(channel));
   return Greet(loop, options, key, agent, 1);
 }
@@ -174,6 +174,7 @@ absl::Status RunNode(const NodeOptions& given_options) {
         StrCat("joining the coordinator at ", ToStd(address.message()),
                "; use the address that `penstock run --listen` prints"));
   }
+  if (options.insecure) RETURN_IF_ERROR(CheckIsInsecureAddress(options.coordinator));
   if (options.interfaces.empty()) {
     ASSIGN_OR_RETURN(options.interfaces, AwaitRoute(options));
   } else {

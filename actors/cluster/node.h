@@ -34,6 +34,7 @@ struct NodeOptions {
   std::string coordinator;  // address: "HOST:PORT", "unix:PATH" or "unix-abstract:NAME"
   std::string key;          // the job's, 64 hexadecimal digits
   int rank = -1;            // the one to have, or -1: any that is free
+  bool insecure = false;    // as the coordinator's (ClusterOptions), whose address is loopback
   // That carry the data between hosts, separated by commas. Empty: that of the route to the
   // coordinator.
   std::string interfaces;

@@ -49,7 +49,7 @@ control::StatusPromise NodeAgent::Join(kj::Own<kj::AsyncIoStream> stream, const 
   using Stream = kj::Own<kj::AsyncIoStream>;
   const bool is_on_host = options_.coordinator.starts_with("unix");
   const kj::Duration timeout = is_on_host ? kGreetingTimeoutOnHost : kGreetingTimeout;
-  return control::Greet(kj::mv(stream), options_.coordinator, key, channel_)
+  return control::Greet(kj::mv(stream), options_.coordinator, key, channel_, EncryptionOf(options_))
       .then([this](absl::StatusOr<Stream>&& greeted) -> control::StatusPromise {
         if (greeted.ok()) return JoinOver(kj::mv(*greeted));
         const bool may_try_again = absl::IsUnavailable(greeted.status());

@@ -25,6 +25,10 @@
 
 namespace penstock::actors {
 
+inline control::Encryption EncryptionOf(const NodeOptions& options) {
+  return options.insecure ? control::Encryption::kNone : control::Encryption::kTls;
+}
+
 class NodeAgent {
  public:
   using TransportFactory = NodeSession::TransportFactory;

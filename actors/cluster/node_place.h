@@ -12,6 +12,8 @@ namespace penstock::actors {
 
 struct NodePlace {
   std::string host;  // for messages, until the node has joined; empty: not known
+  // Whether that is the host's name; otherwise it only tells the host from others.
+  bool is_host_named = true;
   // Somebody else starts the node, which joins by itself. The rest does not matter then.
   bool is_awaited = false;
   // Runs the node's command there: a program on this host and its arguments, such as
@@ -22,6 +24,9 @@ struct NodePlace {
   std::vector<std::string> through;
   // Whether the program hands its arguments to a shell as one text, as ssh does.
   bool joins_arguments = false;
+  // A file there that the node reads the job's key from, in place of its standard input; empty:
+  // none. For programs that pass the standard input on without encryption.
+  std::string key_file;
   // Where nodes there join: the coordinator's address in the host's network. Empty: the one that
   // the coordinator has listened at.
   std::string coordinator_host;

@@ -68,7 +68,7 @@ control::StatusPromise NodeSupervisor::Listen(std::string key) {
   const absl::Duration silence = options_.heartbeat_timeout + kSilenceMargin;
   // The system protects what passes through a socket of this host.
   std::unique_ptr<control::SecureChannel> channel;
-  if (!IsUnixAddress(options_.listen)) {
+  if (!options_.insecure && !IsUnixAddress(options_.listen)) {
     ASSIGN_OR_RETURN(channel,
                      control::SecureChannel::Create(key, control::ChannelSide::kCoordinator));
   }

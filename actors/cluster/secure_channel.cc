@@ -15,6 +15,7 @@
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/forwarding_stream_internal.h"
 #include "actors/cluster/job_key.h"
+#include "actors/cluster/peer_user_internal.h"
 #include "actors/cluster/secure_channel_internal.h"
 #include "actors/cluster/socket_address.h"
 #include "base/status_macros.h"
@@ -245,8 +246,11 @@ kj::Promise<kj::Own<kj::AsyncIoStream>> SecureChannel::Secure(kj::Own<kj::AsyncI
 }
 
 absl::StatusOr<std::shared_ptr<SecureChannel>> NodeChannel(std::string_view address,
-                                                           std::string_view key) {
-  if (IsUnixAddress(address)) return std::shared_ptr<SecureChannel>();
+                                                           std::string_view key,
+                                                           Encryption encryption) {
+  if (encryption == Encryption::kNone || IsUnixAddress(address)) {
+    return std::shared_ptr<SecureChannel>();
+  }
   ASSIGN_OR_RETURN(std::unique_ptr<SecureChannel> channel,
                    SecureChannel::Create(key, ChannelSide::kNode));
   return std::shared_ptr<SecureChannel>(std::move(channel));
@@ -254,11 +258,15 @@ absl::StatusOr<std::shared_ptr<SecureChannel>> NodeChannel(std::string_view addr
 
 kj::Promise<absl::StatusOr<kj::Own<kj::AsyncIoStream>>> Greet(
     kj::Own<kj::AsyncIoStream> stream, std::string_view address, std::string_view key,
-    std::shared_ptr<SecureChannel> channel) {
+    std::shared_ptr<SecureChannel> channel, Encryption encryption) {
   using Stream = kj::Own<kj::AsyncIoStream>;
   using Result = absl::StatusOr<Stream>;
   kj::Promise<Stream> secured = nullptr;
-  const bool is_secure = !IsUnixAddress(address);
+  // The hello has half of the key in it.
+  if (IsUnixAddress(address) && !IsOfThisUser(*stream)) {
+    return Result(absl::UnauthenticatedError(""));
+  }
+  const bool is_secure = encryption == Encryption::kTls && !IsUnixAddress(address);
   if (!is_secure) {
     secured = kj::mv(stream);
   } else {

@@ -10,6 +10,7 @@
 #ifndef PENSTOCK_ACTORS_CLUSTER_SECURE_CHANNEL_INTERNAL_H_
 #define PENSTOCK_ACTORS_CLUSTER_SECURE_CHANNEL_INTERNAL_H_
 
+#include <cstdint>
 #include <memory>
 #include <string_view>
 
@@ -21,6 +22,9 @@
 namespace penstock::actors::control {
 
 enum class ChannelSide { kCoordinator, kNode };
+
+// Of connections over TCP; those through Unix sockets have no TLS in any case.
+enum class Encryption : uint8_t { kTls, kNone };  // kNone: on loopback alone
 
 // When a certificate counts, relative to when it is made: clocks of hosts may differ.
 struct Validity {
@@ -51,17 +55,18 @@ class SecureChannel {
 
 // For a node that is about to connect to a coordinator at `address`: making it takes longer than
 // the coordinator leaves a silent connection open when many arrive. Null where there is no TLS.
-absl::StatusOr<std::shared_ptr<SecureChannel>> NodeChannel(std::string_view address,
-                                                           std::string_view key);
+absl::StatusOr<std::shared_ptr<SecureChannel>> NodeChannel(
+    std::string_view address, std::string_view key, Encryption encryption = Encryption::kTls);
 
 // What a process that has connected to a coordinator at `address` does first: TLS, but for unix
-// sockets, and the hello. `channel` is of NodeChannel; null: it is made. The stream to go on with,
-// or an error without a text: kUnauthenticated where the other side has another key, or closes a
-// unix socket; kUnavailable where it closes the connection before it has shown its key, as one does
-// that too many reach at once. The promise does not throw.
+// sockets, and the hello. `channel` is of NodeChannel; null: it is made where it is needed. The
+// stream to go on with, or an error without a text: kUnauthenticated where the other side has
+// another key, or closes a connection without TLS, or a unix socket is another user's; kUnavailable
+// where it closes the connection before it has shown its key, as one does that too many reach at
+// once. The promise does not throw.
 kj::Promise<absl::StatusOr<kj::Own<kj::AsyncIoStream>>> Greet(
     kj::Own<kj::AsyncIoStream> stream, std::string_view address, std::string_view key,
-    std::shared_ptr<SecureChannel> channel = nullptr);
+    std::shared_ptr<SecureChannel> channel = nullptr, Encryption encryption = Encryption::kTls);
 
 }  // namespace penstock::actors::control
 

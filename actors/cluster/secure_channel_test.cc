@@ -196,6 +196,16 @@ TEST_F(SecureChannelTest, AClosedHandshakeIsNotTakenForAnotherKey) {
   EXPECT_TRUE(absl::IsUnauthenticated(greeted.wait(*scope_).status()));
 }
 
+TEST_F(SecureChannelTest, WithoutEncryptionTheHelloIsSaidAsItIs) {
+  auto pipe = kj::newTwoWayPipe();
+  auto greeted = Greet(kj::mv(pipe.ends[0]), "127.0.0.1:7000", kKey, nullptr, Encryption::kNone);
+  char hello[24];
+  pipe.ends[1]->read(hello, sizeof(hello)).wait(*scope_);
+  EXPECT_THAT(std::string(hello, sizeof(hello)), HasSubstr(kKey.substr(0, 16)));
+  EXPECT_EQ(NodeChannel("127.0.0.1:7000", kKey, Encryption::kNone).value(), nullptr);
+  EXPECT_NE(NodeChannel("127.0.0.1:7000", kKey).value(), nullptr);
+}
+
 // The same of the handshake by itself.
 TEST_F(SecureChannelTest, AHandshakeThatIsClosedIsADisconnection) {
   for (const ChannelSide side : {ChannelSide::kCoordinator, ChannelSide::kNode}) {

@@ -142,6 +142,31 @@ std::string JoinAddress(std::string_view host, unsigned port) {
   return is_ipv6 ? StrCat("[", host, "]:", port) : StrCat(host, ":", port);
 }
 
+bool IsLoopback(std::string_view host) {
+  const std::string text(host);
+  in_addr address;
+  if (inet_pton(AF_INET, text.c_str(), &address) == 1) return ntohl(address.s_addr) >> 24 == 127;
+  in6_addr address6;
+  if (inet_pton(AF_INET6, text.c_str(), &address6) == 1) {
+    return IN6_IS_ADDR_LOOPBACK(&address6) != 0;
+  }
+  return host == "localhost";
+}
+
+bool IsIpAddress(std::string_view host) {
+  const std::string text(host);
+  in_addr address;
+  return inet_pton(AF_INET, text.c_str(), &address) == 1 || IsIpv6(text);
+}
+
+absl::Status CheckIsInsecureAddress(std::string_view text) {
+  if (IsUnixAddress(text) || IsLoopback(SplitAddress(text).host)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      StrCat("--insecure sends the job's key and messages as they are, and goes with a loopback "
+             "address alone, such as 127.0.0.1:0, not with ",
+             text));
+}
+
 bool IsWildcard(std::string_view host) { return host == "0.0.0.0" || host == "::" || host == "*"; }
 
 }  // namespace penstock::actors

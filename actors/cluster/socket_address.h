@@ -39,6 +39,15 @@ void RemoveStaleSocket(std::string_view text);
 // With brackets around an IPv6 host.
 std::string JoinAddress(std::string_view host, unsigned port);
 
+// Whether a host is this one for sure: an address of 127.0.0.0/8, ::1, or "localhost".
+bool IsLoopback(std::string_view host);
+
+// Whether a host is given as an IPv4 or IPv6 address (without brackets), not by name.
+bool IsIpAddress(std::string_view host);
+
+// An error unless connections to the address stay on this host, as --insecure demands.
+absl::Status CheckIsInsecureAddress(std::string_view text);
+
 // Stands for every address of the host: "0.0.0.0", "::" or "*".
 bool IsWildcard(std::string_view host);
 

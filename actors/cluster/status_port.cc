@@ -14,6 +14,7 @@
 
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/control_loop_internal.h"
+#include "actors/cluster/peer_user_internal.h"
 #include "actors/cluster/questions_internal.h"
 #include "actors/cluster/wire_job_status_internal.h"
 #include "base/status_macros.h"
@@ -35,14 +36,6 @@ class MonitorServer final : public control::Monitor::Server {
  private:
   control::Questions<JobStatus>& questions_;
 };
-
-// Whether the other end is a process of this user or of root.
-bool IsOfThisUser(kj::AsyncIoStream& stream) {
-  ucred peer = {};
-  kj::uint size = sizeof(peer);
-  stream.getsockopt(SOL_SOCKET, SO_PEERCRED, &peer, &size);
-  return size == sizeof(peer) && (peer.uid == geteuid() || peer.uid == 0);
-}
 
 }  // namespace
 
@@ -112,7 +105,7 @@ class StatusPort::Impl final : public kj::TaskSet::ErrorHandler {
         .then(
             [this](kj::Own<kj::AsyncIoStream> stream) -> kj::Promise<void> {
               KJ_IF_MAYBE (exception, kj::runCatchingExceptions([this, &stream] {
-                             if (IsOfThisUser(*stream)) Serve(kj::mv(stream));
+                             if (control::IsOfThisUser(*stream)) Serve(kj::mv(stream));
                            })) {
                 KJ_LOG(ERROR, "status socket", *exception);
               }

@@ -7,12 +7,14 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include <kj/compat/http.h>
 #include <kj/debug.h>
 
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/questions_internal.h"
 #include "actors/cluster/socket_address.h"
+#include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -26,22 +28,23 @@ constexpr kj::Duration kAcceptPause = 100 * kj::MILLISECONDS;
 constexpr absl::Duration kStartTimeout = absl::Seconds(5);
 constexpr kj::Duration kHeaderTimeout = 5 * kj::SECONDS;
 
-bool IsLoopback(std::string_view host) {
-  return host == "localhost" || host == "::1" || host.substr(0, 4) == "127.";
-}
-
 class TextService final : public kj::HttpService {
  public:
-  TextService(const TextServerOptions& options, kj::HttpHeaderTable& table,
+  TextService(const TextServerOptions& options, kj::HttpHeaderTable& table, kj::HttpHeaderId origin,
               Questions<std::string>& questions)
-      : options_(options), table_(table), questions_(questions) {}
+      : options_(options), table_(table), origin_(origin), questions_(questions) {}
 
   kj::Promise<void> request(kj::HttpMethod method, kj::StringPtr url,
                             const kj::HttpHeaders& headers, kj::AsyncInputStream&,
                             Response& response) override {
-    if (!IsHostRight(headers)) {
+    const std::string_view host = Header(headers, kj::HttpHeaderId::HOST);
+    if (!IsHostRight(host)) {
       return SendError(response, 403, "Forbidden",
                        "the Host header has to name the address that this server listens on\n");
+    }
+    const std::string_view origin = Header(headers, origin_);
+    if (!origin.empty() && !absl::EqualsIgnoreCase(ToAbsl(origin), StrCat("http://", host))) {
+      return SendError(response, 403, "Forbidden", "pages of other servers may not read this\n");
     }
     const std::string_view target(url.begin(), url.size());
     if (target.substr(0, target.find('?')) != options_.path) {
@@ -61,13 +64,18 @@ class TextService final : public kj::HttpService {
   }
 
  private:
-  bool IsHostRight(const kj::HttpHeaders& headers) const {
-    if (!IsLoopback(options_.host)) return true;
-    KJ_IF_MAYBE (value, headers.get(kj::HttpHeaderId::HOST)) {
-      const std::string_view host(value->begin(), value->size());
-      return IsLoopback(SplitAddress(host).host);
-    }
-    return false;
+  // Empty: there is none.
+  static std::string_view Header(const kj::HttpHeaders& headers, kj::HttpHeaderId id) {
+    KJ_IF_MAYBE (value, headers.get(id)) return {value->begin(), value->size()};
+    return {};
+  }
+
+  bool IsHostRight(std::string_view header) const {
+    const std::string host = SplitAddress(header).host;
+    if (IsLoopback(host)) return true;
+    if (IsLoopback(options_.host)) return false;
+    return IsIpAddress(host) || absl::EqualsIgnoreCase(host, HostName()) ||
+           absl::EqualsIgnoreCase(host, options_.host);
   }
 
   kj::Promise<void> SendError(Response& response, kj::uint code, kj::StringPtr reason,
@@ -87,6 +95,7 @@ class TextService final : public kj::HttpService {
 
   const TextServerOptions& options_;
   kj::HttpHeaderTable& table_;
+  const kj::HttpHeaderId origin_;
   Questions<std::string>& questions_;
 };
 
@@ -128,8 +137,10 @@ class TextServer::Impl final : public kj::TaskSet::ErrorHandler {
     const std::string address = JoinAddress(options_.host, options_.port);
     tasks_ = kj::heap<kj::TaskSet>(*this);
     questions_ = kj::heap<Questions<std::string>>(*loop_, answers_);
-    table_ = kj::HttpHeaderTable::Builder().build();
-    service_ = kj::heap<TextService>(options_, *table_, *questions_);
+    kj::HttpHeaderTable::Builder headers;
+    const kj::HttpHeaderId origin = headers.add("Origin");
+    table_ = headers.build();
+    service_ = kj::heap<TextService>(options_, *table_, origin, *questions_);
     kj::HttpServerSettings settings;
     settings.headerTimeout = kHeaderTimeout;
     server_ = kj::heap<kj::HttpServer>(loop_->timer(), *table_, *service_, settings);

@@ -1,8 +1,11 @@
 // Serves one text over HTTP, such as metrics: GET and HEAD of one path.
 //
-// Who listens on loopback is still reached by web pages that a browser on this host shows, through
-// a name that resolves to 127.0.0.1 (DNS rebinding). So on a loopback address requests have to name
-// a loopback host ("Host: localhost:9090"); others get 403.
+// Web pages that a browser shows reach whatever the browser's host reaches: by its address, with an
+// Origin header that names the page's server, or through a name of theirs that resolves to it (DNS
+// rebinding), which the Host header tells. So requests get 403 that have an Origin of another
+// server or a wrong Host: on a loopback address, that is any but a loopback host
+// ("localhost:9090"); on others, any but an IP address, a loopback host, the name of this host, and
+// the one that the options name.
 //
 // A connection lasts kTextSeconds at most, and kMaxTextConnections are open at a time: when another
 // arrives, the oldest is closed.

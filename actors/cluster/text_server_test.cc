@@ -13,6 +13,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/machine.h"
+
 namespace penstock::actors {
 namespace {
 
@@ -85,7 +87,7 @@ TEST_F(TextServerTest, ServesTheText) {
 TEST_F(TextServerTest, RefusesTheNamesOfOtherHosts) {
   Start();
   for (const char* host : {"evil.example", "evil.example:9090", "localhost.evil.example",
-                           "10.0.0.1", "12.7.0.0", ""}) {
+                           "127.evil.example", "10.0.0.1", "12.7.0.0", ""}) {
     const std::string answer = Get("/metrics", host);
     EXPECT_THAT(answer, StartsWith("HTTP/1.1 403")) << host;
     EXPECT_THAT(answer, Not(HasSubstr("x 1")));
@@ -93,11 +95,34 @@ TEST_F(TextServerTest, RefusesTheNamesOfOtherHosts) {
   EXPECT_THAT(Say("GET /metrics HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 403"));
 }
 
-TEST_F(TextServerTest, AnyNameWillDoWhereItListensToOthers) {
+TEST_F(TextServerTest, WhereItListensToOthersItsNameOrAnAddressWillDo) {
   TextServerOptions options;
   options.host = "0.0.0.0";
   Start(options);
-  EXPECT_THAT(Get("/metrics", "node-7.example:9090"), StartsWith("HTTP/1.1 200"));
+  for (const std::string& host : {std::string("10.0.0.1:9090"), std::string("[fe80::1]:9090"),
+                                  std::string("localhost"), HostName(), HostName() + ":9090"}) {
+    EXPECT_THAT(Get("/metrics", host), StartsWith("HTTP/1.1 200")) << host;
+  }
+  for (const std::string& host :
+       {std::string("evil.example:9090"), HostName() + ".evil.example", std::string()}) {
+    EXPECT_THAT(Get("/metrics", host), StartsWith("HTTP/1.1 403")) << host;
+  }
+}
+
+TEST_F(TextServerTest, PagesOfOtherServersAreRefused) {
+  for (const char* host : {"127.0.0.1", "0.0.0.0"}) {
+    TextServerOptions options;
+    options.host = host;
+    Start(options);
+    const auto get = [this](const std::string& origin) {
+      return Say("GET /metrics HTTP/1.1\r\nHost: localhost:9090\r\nOrigin: " + origin + "\r\n\r\n");
+    };
+    for (const char* origin : {"http://evil.example", "null", "https://localhost:9090",
+                               "http://localhost:9091", "http://localhost"}) {
+      EXPECT_THAT(get(origin), StartsWith("HTTP/1.1 403")) << origin;
+    }
+    EXPECT_THAT(get("http://localhost:9090"), StartsWith("HTTP/1.1 200"));
+  }
 }
 
 TEST_F(TextServerTest, RefusesWhatItDoesNotServe) {

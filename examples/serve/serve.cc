@@ -161,6 +161,16 @@ void Reply(const absl::StatusOr<Row>& result, httplib::Response& response) {
   response.set_content(body.dump(), "application/json");
 }
 
+// Web pages reach whatever a browser reaches: with an Origin that is not this server's, or through
+// a name that resolves to this host. Neither may predict, let alone quit.
+bool IsForeign(const httplib::Request& request, int port) {
+  const std::string host = request.get_header_value("Host");
+  const bool is_own =
+      host == penstock::StrCat("127.0.0.1:", port) || host == penstock::StrCat("localhost:", port);
+  const std::string origin = request.get_header_value("Origin");
+  return !is_own || (!origin.empty() && origin != penstock::StrCat("http://", host));
+}
+
 absl::Status Run(int port) {
   const penstock::Registries registries = penstock::BuiltinRegistries();
   ASSIGN_OR_RETURN(graph::Graph model, graph::ParseGraph(kModel, "classifier.pst", registries.ops));
@@ -174,6 +184,14 @@ absl::Status Run(int port) {
 
   httplib::Server server;
   server.set_payload_max_length(kMaxRequestBytes);
+  server.set_pre_routing_handler(
+      [&port](const httplib::Request& request, httplib::Response& response) {
+        if (!IsForeign(request, port)) return httplib::Server::HandlerResponse::Unhandled;
+        response.status = 403;
+        response.set_content(R"({"error": "requests of other servers' pages are refused"})",
+                             "application/json");
+        return httplib::Server::HandlerResponse::Handled;
+      });
   server.Post("/predict", [&](const httplib::Request& request, httplib::Response& response) {
     absl::StatusOr<Row> row = ParseRequest(request.body);
     Reply(row.ok() ? batcher.Predict(*std::move(row)) : row, response);

@@ -11,6 +11,7 @@ import pwd
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 
 from tests.support.launched_job import PATIENCE_S, free_port
@@ -51,10 +52,19 @@ def why_not():
     return ""
 
 
+def which():
+    """The server that tests run, and why."""
+    if shutil.which("sshd", path=PATH):
+        return "sshd of OpenSSH"
+    return "dropbear, as there is no sshd (package openssh-server)"
+
+
 class SshServer:
     """A server for this user alone, at a free port of loopback; or at `address` and `port`, where
     `inside` gives the command that runs another one on that host. It lets in who has the key
     `client` of the folder, which it makes unless it is there."""
+
+    has_said = False  # which server it is
 
     def __init__(self, folder, address="127.0.0.1", port=None, inside=lambda command: command):
         self.folder = folder
@@ -67,6 +77,9 @@ class SshServer:
         (folder / "authorized_keys").write_bytes((folder / "client.pub").read_bytes())
         (folder / "authorized_keys").chmod(0o600)
         folder.chmod(0o700)
+        if not SshServer.has_said:
+            print(f"the SSH server of these tests: {which()}", file=sys.stderr, flush=True)
+            SshServer.has_said = True
         sshd = shutil.which("sshd", path=PATH)
         if sshd is None:
             subprocess.run([shutil.which("dropbearkey", path=PATH), "-t", "ed25519", "-f",
