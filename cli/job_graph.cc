@@ -304,6 +304,8 @@ absl::StatusOr<planner::SearchResult> SearchStrategy(const Registries& registrie
   problem.policies = std::move(policies);
   problem.microbatches = job.parallel.microbatches;
   if (!given.has_value()) problem.chunks = job.parallel.chunks;
+  // A job that gives both its strategy and the kinds of devices means which stage is on which kind.
+  problem.keeps_group_order = given.has_value() && ListsDeviceKinds(job);
   problem.splits_weight_gradients = job.parallel.split_backward;
   const DType precision = IsHalf(job.train.dtype) ? job.train.dtype : DType::kF32;
   problem.lower = [&registries, precision](graph::Graph& graph) {
@@ -505,7 +507,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
       planner::InPairs(planner::FindRepeatedLayers(forward, hints, planner::kLeastLayers));
   std::optional<graph::Graph> search_forward;
   bool is_open = !given->has_value() || job.parallel.microbatches == 0;
-  if (!is_open && (*given)->pp > 1 && !job.cluster.file.empty()) {
+  if (!is_open && (*given)->pp > 1 && (!job.cluster.file.empty() || ListsDeviceKinds(job))) {
     // Where to cut depends on which devices are faster.
     ASSIGN_OR_RETURN(const planner::Machine machine, MachineOf(job, (*given)->num_devices()));
     is_open = machine.cluster.spec().kinds.size() > 1;
@@ -696,7 +698,7 @@ CompileSettings SettingsOf(const Job& job, const JobGraph& graph) {
   return {.policy = graph.policy,
           .policies = graph.policies,
           .strategy = graph.strategy,
-          .device = job.cluster.device,
+          .devices = DeviceListOf(job, graph.num_devices).value_or(DeviceList()),
           .num_threads = ThreadsOf(job, graph.num_devices),
           .chunks_per_group = graph.chunks_per_group,
           .device_groups = graph.device_groups,
@@ -713,8 +715,8 @@ absl::StatusOr<planner::FoldedPlan> CompileFoldedGraph(const Registries& registr
   planner::CompileOptions options;
   options.policy = settings.policy;
   options.policies = &settings.policies;
-  ASSIGN_OR_RETURN(const kernels::KernelRegistry* kernels, KernelsOf(registries, settings.device));
-  options.kernels = kernels::TraitsOf(*kernels, static_cast<int>(settings.num_threads));
+  ASSIGN_OR_RETURN(options.kernels_of,
+                   TraitsOf(registries, settings.devices, static_cast<int>(settings.num_threads)));
   options.threads_per_device = static_cast<uint32_t>(settings.num_threads);
   options.strategy = settings.strategy;
   options.settings = settings.program;

@@ -54,8 +54,9 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
   };
   if (processes.listen.empty()) {
     options.node_command = {environment.program, "node", "--quiet"};
-    if (processes.device != "cpu") {
-      options.node_command.insert(options.node_command.end(), {"--device", processes.device});
+    if (!processes.device_list.IsAll("cpu")) {
+      options.node_command.insert(options.node_command.end(),
+                                  {"--device", processes.device_list.ToString()});
     }
     for (const std::string& plugin : environment.plugins) {
       options.node_command.push_back("--plugin");
@@ -81,7 +82,9 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
     options.key = processes.key_file->key();
     options.join_timeout = absl::Minutes(10);
     std::string plugins;  // and what else a node is told
-    if (processes.device != "cpu") StrAppend(&plugins, " --device ", processes.device);
+    if (!processes.device_list.IsAll("cpu")) {
+      StrAppend(&plugins, " --device ", processes.device_list.ToString());
+    }
     for (const std::string& plugin : environment.plugins) {
       StrAppend(&plugins, " --plugin ", plugin);
     }
