@@ -18,8 +18,8 @@ constexpr uint64_t kMaxSampledActs = 200'000;
 constexpr int64_t kMaxAnalysedSteps = 100;
 
 // Seconds of a step at the median times of the kernels; NaN: it cannot be replayed.
-double ReplayStep(const TracedRun& run, absl::Span<const actors::TraceEvent> events,
-                                 const Job& job, const planner::PolicyRegistry& policies) {
+double ReplayStep(const TracedRun& run, absl::Span<const actors::TraceEvent> events, const Job& job,
+                  const planner::PolicyRegistry& policies) {
   const std::vector<std::vector<double>> times =
       actors::MedianComputeSeconds(run.plan, WithoutCoreSharing(run.plan, events, run.cores));
   planner::ReplayOptions options;

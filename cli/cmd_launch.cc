@@ -427,10 +427,11 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
                    "processes that have none")
       ->option_text("http://HOST:PORT/NAME");
   command
-      ->add_option("--device", options->member.device,
-                   "As a member: kind of the devices, cpu or cuda, as in the job (cpu)")
-      ->option_text("KIND")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+      ->add_option(
+          "--device", options->member.device,
+          "As a member: kind of its devices, cpu or cuda, or the kinds of all devices of the "
+          "job in order, such as cpu:2,cuda:6 (cpu)")
+      ->option_text("KINDS");
   command
       ->add_option("--join-timeout", options->member.join_timeout_s,
                    "Seconds to wait for all processes to join (60)")

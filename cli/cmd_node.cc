@@ -109,9 +109,9 @@ void AddNodeCommand(CLI::App& app, const Environment& environment, Action* actio
       ->option_text("FILE");
   command
       ->add_option("--device", options->device,
-                   "Kind of the node's devices, that of the job: cpu or cuda (cpu)")
-      ->option_text("KIND")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+                   "Kind of the node's devices, cpu or cuda, or the kinds of all devices of the "
+                   "job in order, such as cpu:2,cuda:6 (cpu)")
+      ->option_text("KINDS");
   command
       ->add_option("--log-dir", options->log_folder,
                    "Keep what this node prints in a file of this folder: HOST.RANK.log")

@@ -47,9 +47,8 @@ class CmdNodeTest : public testing::CommandLineFixture {
   void ReadCommand(Program& run) {
     ASSERT_TRUE(run.AwaitLine("penstock node --join ")) << run.output();
     std::smatch match;
-    ASSERT_TRUE(std::regex_search(run.output(), match,
-                                  std::regex("penstock node --join (\\S+) --key-file (\\S+)"
-                                             "( --insecure)?\n")))
+    ASSERT_TRUE(std::regex_search(
+        run.output(), match, std::regex("penstock node --join (\\S+) --key-file (\\S+)( .*)?\n")))
         << run.output();
     address_ = match[1];
     key_file_ = match[2];
@@ -126,6 +125,17 @@ TEST_F(CmdNodeTest, WithoutTlsNodesJoinOnLoopbackAlone) {
   EXPECT_THAT(node->output(), HasSubstr("--insecure sends"));
 }
 
+// The printed command has the kinds of the job's devices.
+TEST_F(CmdNodeTest, NodesHaveDevicesOfTheKindsOfTheJob) {
+  const auto run =
+      Listen("127.0.0.1:0", "3", {"--set", "cluster.device_kind=[\"cpu\", \"emulated\"]"});
+  ASSERT_TRUE(run->AwaitLine(" --device cpu:1,emulated:1")) << run->output();
+  ReadCommand(*run);
+  const auto nodes = {Join({"--device", "cpu:1,emulated:1"}), Join({"--device", "emulated"})};
+  EXPECT_EQ(run->AwaitEnd(), 0) << run->output();
+  for (const auto& node : nodes) EXPECT_EQ(node->AwaitEnd(), 0) << node->output();
+}
+
 TEST_F(CmdNodeTest, WhatIsWrongWithANodeIsSaidInOurWords) {
   const auto run = Listen("127.0.0.1:0");
   ReadCommand(*run);
@@ -145,6 +155,7 @@ TEST_F(CmdNodeTest, WhatIsWrongWithANodeIsSaidInOurWords) {
       {{"--rank", "0"}, "", "rank 0 is taken by node 0 (pid "},
       {{"--rank", "0"}, "", "; ranks that are free: 1 (without --rank a node takes the first)"},
       {{"--rank", "9"}, "", "rank 9 is out of range: the job has ranks 0 to 1"},
+      {{"--device", "tpu"}, "", "--device tpu: unknown kind of device \"tpu\"; expected \"cpu\", "},
       {{},
        std::string(64, 'a'),
        "the connection was closed before the coordinator answered: the key is not the one of this "

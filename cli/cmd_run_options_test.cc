@@ -70,8 +70,82 @@ TEST_F(CmdRunOptionsTest, JobsOnGpusArePlannedWithoutOne) {
       EXPECT_THAT(run.err, HasSubstr("CUDA finds no GPU: "));
     }
   }
-  EXPECT_THAT(Call({"plan", job, "--set", "cluster.device_kind=\"tpu\""}).err,
-              HasSubstr("unknown value \"tpu\"; expected \"cpu\" or \"cuda\""));
+  EXPECT_THAT(
+      Call({"plan", job, "--set", "cluster.device_kind=\"tpu\""}).err,
+      HasSubstr("unknown kind of device \"tpu\"; expected \"cpu\", \"cuda\", \"emulated\""));
+}
+
+// Training, validation and the sample on devices of two kinds.
+TEST_F(CmdRunOptionsTest, JobsRunOnDevicesOfSeveralKinds) {
+  const std::string kinds = "cluster.device_kind=[\"cpu\", \"emulated\"]";
+  for (const std::string strategy : {"pp=2", "dp=2"}) {
+    std::vector<std::string> options = {"--strategy", strategy, "--set",
+                                        "train.validation_every=2"};
+    const std::vector<nlohmann::json> cpu = RunLines(options);
+    options.insert(options.end(), {"--set", kinds});
+    const std::vector<nlohmann::json> mixed = RunLines(options);
+    options.insert(options.end(), {"--procs", "2"});
+    const std::vector<nlohmann::json> processes = RunLines(options);
+    ASSERT_EQ(cpu.size(), mixed.size());
+    ASSERT_EQ(cpu.size(), processes.size());
+    for (size_t i = 0; i + 1 < cpu.size(); ++i) {
+      for (const char* key : {"loss", "validation_loss"}) {
+        if (!cpu[i].contains(key)) continue;
+        EXPECT_EQ(cpu[i][key], mixed[i][key]) << strategy << ", line " << i << ", " << key;
+        EXPECT_EQ(cpu[i][key], processes[i][key]) << strategy << ", line " << i << ", " << key;
+      }
+    }
+    for (const char* key : {"validation_loss", "sample"}) {
+      const nlohmann::json value = cpu.back()["summary"][key];
+      EXPECT_EQ(value, mixed.back()["summary"][key]) << strategy << ", " << key;
+      EXPECT_EQ(value, processes.back()["summary"][key]) << strategy << ", " << key;
+    }
+  }
+}
+
+TEST_F(CmdRunOptionsTest, PlansReadTheKindOfEachDevice) {
+  const std::string job = Path("job.toml");
+  const std::string kinds = "cluster.device_kind=[\"cpu\", \"emulated\"]";
+  const Outcome plan = Call({"plan", job, "--explain", "--strategy", "pp=2", "--set", kinds});
+  EXPECT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("0, cpu"));
+  EXPECT_THAT(plan.out, HasSubstr("1, emulated"));
+  const std::string three = "cluster.device_kind=[\"cpu\", \"emulated\", \"cpu\"]";
+  for (const std::string command : {"plan", "run"}) {
+    const Outcome wrong = Call({command, job, "--strategy", "dp=2", "--set", three});
+    EXPECT_EQ(wrong.status, 2);
+    EXPECT_THAT(wrong.err, HasSubstr("3 kinds for 2 devices: give a kind for each device"));
+  }
+  const std::string gpus = "cluster.device_kind=[\"cpu\", \"cuda\"]";
+  const Outcome on_gpus = Call({"plan", job, "--explain", "--strategy", "pp=2", "--set", gpus,
+                                "--set", "train.dtype=\"f32\""});
+  if (BuiltinRegistries().cuda_kernels.Names().empty()) {
+    EXPECT_EQ(on_gpus.status, 2);
+    EXPECT_THAT(on_gpus.err, HasSubstr("this build has no kernels for devices of kind \"cuda\""));
+    return;
+  }
+  EXPECT_EQ(on_gpus.status, 0) << on_gpus.err;
+  EXPECT_THAT(on_gpus.out, HasSubstr("0, cpu"));
+  // GPUs have no kernels for f64, in which the job trains.
+  EXPECT_THAT(Call({"plan", job, "--strategy", "pp=2", "--set", gpus}).err,
+              HasSubstr("on devices of kind cuda: "));
+}
+
+// A CPU and a GPU in one plan train as CPUs do.
+TEST_F(CmdRunOptionsTest, AGpuBesideACpuHasItsLosses) {
+  if (BuiltinRegistries().cuda_kernels.Names().empty()) GTEST_SKIP() << "CUDA is not built";
+  if (const absl::Status status = kernels::FindGpus().status; !status.ok()) {
+    GTEST_SKIP() << status;
+  }
+  std::vector<std::string> options = {"--strategy", "pp=2", "--set", "train.dtype=\"f32\""};
+  const std::vector<nlohmann::json> cpu = RunLines(options);
+  options.insert(options.end(), {"--set", "cluster.device_kind=[\"cpu\", \"cuda\"]"});
+  const std::vector<nlohmann::json> mixed = RunLines(options);
+  ASSERT_EQ(cpu.size(), mixed.size());
+  for (size_t i = 0; i < cpu.size(); ++i) {
+    if (!cpu[i].contains("loss")) continue;
+    EXPECT_NEAR(mixed[i]["loss"].get<double>(), cpu[i]["loss"].get<double>(), 1e-4);
+  }
 }
 
 TEST_F(CmdRunOptionsTest, MicrobatchesBesideAMeshOfTheGraphAreNoted) {

@@ -7,7 +7,6 @@
 #include "cli/job_machine.h"
 
 #include "base/status_macros.h"
-#include "kernels/kernel.h"
 
 namespace penstock::cli {
 namespace {
@@ -36,7 +35,7 @@ CompileSettings SettingsOf(const Job& job, const JobGraph& graph) {
   return {.policy = graph.policy,
           .policies = graph.policies,
           .strategy = graph.strategy,
-          .device = job.cluster.device,
+          .devices = DeviceListOf(job, graph.num_devices).value_or(DeviceList()),
           .num_threads = ThreadsOf(job, graph.num_devices),
           .chunks_per_group = graph.chunks_per_group,
           .device_groups = graph.device_groups,
@@ -53,8 +52,8 @@ absl::StatusOr<planner::FoldedPlan> CompileFoldedGraph(const Registries& registr
   planner::CompileOptions options;
   options.policy = settings.policy;
   options.policies = &settings.policies;
-  ASSIGN_OR_RETURN(const kernels::KernelRegistry* kernels, KernelsOf(registries, settings.device));
-  options.kernels = kernels::TraitsOf(*kernels, static_cast<int>(settings.num_threads));
+  ASSIGN_OR_RETURN(options.kernels_of,
+                   TraitsOf(registries, settings.devices, static_cast<int>(settings.num_threads)));
   options.threads_per_device = static_cast<uint32_t>(settings.num_threads);
   options.strategy = settings.strategy;
   options.settings = settings.program;

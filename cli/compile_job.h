@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cli/device_list.h"
 #include "cli/environment.h"
 #include "cli/job.h"
 #include "cli/job_graph.h"
@@ -28,7 +29,7 @@ struct CompileSettings {
   std::string policy;
   planner::PolicyRegistry policies;
   std::string strategy = {};
-  std::string device = "cpu";                         // kind: see device_kinds.h
+  DeviceList devices = {};                            // their kinds
   int64_t num_threads = 1;                            // of each device, a CPU
   int chunks_per_group = 1;                           // see planner::CompileOptions
   std::optional<planner::Placement> placement = {};   // likewise

@@ -1,15 +1,20 @@
 #include "cli/device_kinds.h"
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <utility>
 
 #include "base/counted.h"
+#include "base/emulated_device.h"
 #include "base/format.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "kernels/emulated/emulated_kernels.h"
 #include "kernels/gpu.h"
 #include "planner/cluster/presets.h"
+#include "planner/search/this_machine.h"
 #include "transport/nccl.h"
 
 namespace penstock::cli {
@@ -29,36 +34,85 @@ std::string Version(int version) { return StrCat(version / 1000, ".", version % 
 
 }  // namespace
 
-absl::StatusOr<const kernels::KernelRegistry*> KernelsOf(const Registries& registries,
-                                                         std::string_view kind) {
-  if (kind != "cuda") return &registries.kernels;
-  if (!registries.cuda_kernels.Names().empty()) return &registries.cuda_kernels;
-  return absl::FailedPreconditionError(
-      "this build has no kernels for devices of kind \"cuda\": configure it with PENSTOCK_CUDA=ON");
+absl::StatusOr<kernels::KernelsByKind> KernelsOf(const Registries& registries,
+                                                 const DeviceList& devices) {
+  kernels::KernelsByKind kernels;
+  if (devices.Has("cuda")) {
+    if (registries.cuda_kernels.Names().empty()) {
+      return absl::FailedPreconditionError(
+          "this build has no kernels for devices of kind \"cuda\": configure it with "
+          "PENSTOCK_CUDA=ON");
+    }
+    // The registry outlives it.
+    kernels["cuda"] = std::shared_ptr<const kernels::KernelRegistry>(std::shared_ptr<void>(),
+                                                                     &registries.cuda_kernels);
+  }
+  if (devices.Has("emulated")) {
+    kernels["emulated"] = std::make_shared<const kernels::KernelRegistry>(
+        kernels::EmulatedKernels(registries.kernels));
+  }
+  return kernels;
 }
 
-absl::StatusOr<DeviceSource> FindDevices(std::string_view kind, size_t num_devices,
+absl::StatusOr<planner::KernelTraitsOf> TraitsOf(const Registries& registries,
+                                                 const DeviceList& devices, int num_threads) {
+  RETURN_IF_ERROR(KernelsOf(registries, devices).status());
+  std::map<std::string, graph::KernelTraits> traits;
+  for (const std::string& kind : devices.Kinds()) {
+    // Emulated devices run the kernels of the CPU.
+    graph::KernelTraits& of_kind = traits[kind];
+    of_kind = kernels::TraitsOf(kind == "cuda" ? registries.cuda_kernels : registries.kernels,
+                                num_threads);
+    if (devices.is_uniform()) continue;
+    of_kind.check_kernel = [kind, check = std::move(of_kind.check_kernel)](
+                               const graph::KernelSpec& spec) -> absl::Status {
+      const absl::Status status = check(spec);
+      if (status.ok()) return status;
+      return absl::Status(status.code(),
+                          StrCat("on devices of kind ", kind, ": ", ToStd(status.message())));
+    };
+  }
+  return planner::KernelTraitsOf(
+      [traits = std::move(traits), devices](uint32_t first, uint32_t count) {
+        std::vector<graph::KernelTraits> of_kinds;
+        for (const std::string& kind : devices.KindsOf(first, count)) {
+          of_kinds.push_back(traits.at(kind));
+        }
+        return kernels::CommonTraits(std::move(of_kinds));
+      });
+}
+
+absl::StatusOr<DeviceSource> FindDevices(const DeviceList& devices, size_t num_devices,
                                          bool is_one_process) {
-  if (kind != "cuda") return DeviceSource();
-  const kernels::GpuSystem system = kernels::FindGpus();
-  RETURN_IF_ERROR(system.status);
-  const auto count = static_cast<uint32_t>(system.gpus.size());
   DeviceSource source;
-  source.create = [count](uint32_t index) {
-    return kernels::CreateCudaDevice(static_cast<int>(index % count));
-  };
+  if (devices.IsAll("cpu")) return source;
   source.max_memory_bytes = MachineMemoryBytes();
-  for (const kernels::Gpu& gpu : system.gpus) source.max_memory_bytes += gpu.memory_bytes;
+  uint32_t num_gpus = 0;
+  if (devices.Has("cuda")) {
+    const kernels::GpuSystem system = kernels::FindGpus();
+    RETURN_IF_ERROR(system.status);
+    num_gpus = static_cast<uint32_t>(system.gpus.size());
+    for (const kernels::Gpu& gpu : system.gpus) source.max_memory_bytes += gpu.memory_bytes;
+  }
   // NCCL takes no GPU twice, and the devices of one process only.
-  if (is_one_process && num_devices > 1 && num_devices <= count) {
+  if (devices.IsAll("cuda") && is_one_process && num_devices > 1 && num_devices <= num_gpus) {
     absl::StatusOr<transport::CommunicatorFactory> factory = transport::CreateNcclCommunicators();
     if (factory.ok()) source.create_communicator = *std::move(factory);
   }
+  source.create = [devices, num_gpus](uint32_t index) -> absl::StatusOr<std::unique_ptr<Device>> {
+    const std::string& kind = devices.KindOf(index);
+    if (kind == "cuda") {
+      return kernels::CreateCudaDevice(static_cast<int>(devices.IndexInKind(index) % num_gpus));
+    }
+    if (kind == "emulated") return EmulatedDevice::Create({.seed = index});
+    return nullptr;
+  };
   return source;
 }
 
 std::vector<std::string> DescribeDevices(std::string_view kind) {
-  if (kind != "cuda") return {Counted(UsableCores(), "core")};
+  if (kind == "cpu") return {Counted(UsableCores(), "core")};
+  if (kind == "emulated") return {"devices on the host that behave like GPUs, for tests"};
   const kernels::GpuSystem system = kernels::FindGpus();
   if (!system.status.ok()) return {StrCat("none: ", ToStd(system.status.message()))};
   std::vector<std::string> lines;
@@ -76,17 +130,26 @@ std::string DescribeNccl() {
                 nccl.version % 100);
 }
 
-absl::StatusOr<planner::DeviceKind> PlannedGpu() {
+absl::StatusOr<planner::DeviceKind> PlannedDevice(std::string_view kind, int64_t num_threads,
+                                                  int64_t memory_bytes) {
+  if (kind != "cuda") {
+    const bool is_cpu = kind == "cpu";
+    planner::DeviceKind device = planner::CpuDevice(is_cpu ? num_threads : 1, memory_bytes);
+    device.name = std::string(kind);
+    // What is kept on its host is copied there.
+    if (!is_cpu) device.host_link_bytes_per_s = device.memory_bytes_per_s;
+    return device;
+  }
   ASSIGN_OR_RETURN(const planner::Cluster cluster, planner::FindClusterPreset("hgx-h100:1"));
-  planner::DeviceKind kind = cluster.spec().kinds[0];
+  planner::DeviceKind gpu = cluster.spec().kinds[0];
   const kernels::GpuSystem system = kernels::FindGpus();
   if (system.status.ok()) {
-    const kernels::Gpu& gpu = system.gpus[0];
-    kind.name = gpu.name;
-    kind.memory_bytes = static_cast<int64_t>(gpu.memory_bytes);
-    if (gpu.memory_bytes_per_s > 0) kind.memory_bytes_per_s = gpu.memory_bytes_per_s;
+    const kernels::Gpu& first = system.gpus[0];
+    gpu.name = first.name;
+    gpu.memory_bytes = static_cast<int64_t>(first.memory_bytes);
+    if (first.memory_bytes_per_s > 0) gpu.memory_bytes_per_s = first.memory_bytes_per_s;
   }
-  return kind;
+  return gpu;
 }
 
 }  // namespace penstock::cli

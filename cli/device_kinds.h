@@ -1,4 +1,5 @@
-// The kinds of devices that a job may run on (cluster.device_kind): "cpu" and "cuda".
+// What a job finds on this machine for the kinds of its devices (device_list.h): kernels, devices,
+// and what a planner knows of them.
 //
 // Thread rule: pure functions, but for what they ask of the machine.
 
@@ -12,20 +13,25 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cli/device_list.h"
 #include "cli/environment.h"
 
 #include "actors/session/local_engine.h"
-#include "kernels/kernel.h"
+#include "kernels/device_kernels.h"
 #include "planner/cluster/cluster_model.h"
+#include "planner/compile.h"
 #include "transport/stream_collective.h"
 
 namespace penstock::cli {
 
-inline constexpr std::string_view kDeviceKinds[] = {"cpu", "cuda"};
+// The kernels of devices other than CPUs, which use Registries::kernels. An error if this build has
+// none for a kind. `registries` outlives the result.
+absl::StatusOr<kernels::KernelsByKind> KernelsOf(const Registries& registries,
+                                                 const DeviceList& devices);
 
-// What computes operators on devices of the kind; an error where this build has nothing for it.
-absl::StatusOr<const kernels::KernelRegistry*> KernelsOf(const Registries& registries,
-                                                         std::string_view kind);
+// What the planner must know of the kernels; a CPU device has `num_threads`. The same errors.
+absl::StatusOr<planner::KernelTraitsOf> TraitsOf(const Registries& registries,
+                                                 const DeviceList& devices, int num_threads);
 
 // What a session or a node is told of its devices; nothing for CPUs, which the engine makes itself.
 struct DeviceSource {
@@ -35,8 +41,8 @@ struct DeviceSource {
   transport::CommunicatorFactory create_communicator;
 };
 // For a job with `num_devices`. An error where this machine has no such device. GPUs run their
-// collectives where one process has all devices, each is a GPU of its own, and there is NCCL.
-absl::StatusOr<DeviceSource> FindDevices(std::string_view kind, size_t num_devices,
+// collectives where one process has all devices, each of them a GPU of its own, and there is NCCL.
+absl::StatusOr<DeviceSource> FindDevices(const DeviceList& devices, size_t num_devices,
                                          bool is_one_process);
 
 // Lines about the devices of the kind in this machine, or why there is none.
@@ -45,8 +51,10 @@ std::vector<std::string> DescribeDevices(std::string_view kind);
 // "NCCL 2.28.9", or why there is none.
 std::string DescribeNccl();
 
-// A GPU of this machine as a planner sees it; where there is none, an H100.
-absl::StatusOr<planner::DeviceKind> PlannedGpu();
+// A device of the kind as the planner sees it: a CPU with `num_threads`; the first GPU of this
+// machine, or an H100 if it has none. All but GPUs have `memory_bytes` of the host's memory.
+absl::StatusOr<planner::DeviceKind> PlannedDevice(std::string_view kind, int64_t num_threads,
+                                                  int64_t memory_bytes);
 
 }  // namespace penstock::cli
 

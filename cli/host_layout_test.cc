@@ -79,8 +79,10 @@ TEST(HostLayoutTest, WrongDescriptionsAreErrors) {
               HasSubstr("devices of host 1: 0 is out of range: expected 1 to 65536"));
   EXPECT_THAT(ErrorOf("host = [{devices = \"two\"}]\n"),
               HasSubstr("devices of host 1: expected an integer"));
-  EXPECT_THAT(ErrorOf("host = [{devices = 1, device = 2}]\n"),
-              HasSubstr("unknown key 'device' of host 1; expected name, devices or processes"));
+  EXPECT_THAT(
+      ErrorOf("host = [{devices = 1, device = 2}]\n"),
+      HasSubstr(
+          "unknown key 'device' of host 1; expected name, devices, processes or device_kind"));
   EXPECT_THAT(ErrorOf("host = [{name = \"a\", devices = 1}, {name = \"a\", devices = 1}]\n"),
               HasSubstr("two hosts are named a"));
 }

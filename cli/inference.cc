@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(const Registries& re
           {.policy = "gpipe",
            .policies = registries.policies,
            .strategy = ToString(layout.strategy),
-           .device = layout.device,
+           .devices = layout.devices,
            .num_threads = layout.num_threads,
            .chunks_per_group = static_cast<int>(layout.strategy.vpp),
            .placement = layout.placement,
@@ -44,10 +44,11 @@ absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(const Registries& re
            .precision = use == graph::ModelUse::kGenerate ? DType::kF32 : model.precision}));
   actors::SessionOptions options;
   options.threads_per_device = static_cast<int>(layout.num_threads);
-  ASSIGN_OR_RETURN(options.kernels, KernelsOf(registries, layout.device));
+  options.kernels = &registries.kernels;
+  ASSIGN_OR_RETURN(options.kernels_by_kind, KernelsOf(registries, layout.devices));
   if (layout.start_engine == nullptr) {
     ASSIGN_OR_RETURN(const DeviceSource devices,
-                     FindDevices(layout.device, plan.devices.size(), /*is_one_process=*/true));
+                     FindDevices(layout.devices, plan.devices.size(), /*is_one_process=*/true));
     options.create_device = devices.create;
     options.create_communicator = devices.create_communicator;
     options.max_memory_bytes = devices.max_memory_bytes;

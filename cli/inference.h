@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "cli/data.h"
+#include "cli/device_list.h"
 #include "cli/environment.h"
 #include "cli/examples.h"
 #include "cli/job_model.h"
@@ -37,7 +38,7 @@ struct ForwardLayout {
   planner::Strategy strategy;                                // of the training
   planner::Placement placement = planner::Placement::kLoop;  // likewise, of its virtual stages
   int64_t sequences_per_step = 1;                            // of a micro-batch of the training
-  std::string device = "cpu";                                // kind: see device_kinds.h
+  DeviceList devices;                                        // their kinds
   int64_t num_threads = 1;                                   // of each device
   std::vector<uint32_t> host_devices;                        // of each host; empty: all on one
   actors::EngineFactory start_engine;                        // null: the devices of this process

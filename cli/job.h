@@ -113,13 +113,14 @@ struct Job {
   struct Host {
     std::string name;
     int64_t devices = 0;
-    int64_t processes = 0;  // 0: as many as the others that do not say
+    int64_t processes = 0;                       // 0: as many as the others that do not say
+    std::vector<std::string> device_kinds = {};  // of its devices; empty: those of the cluster
   };
 
   struct Cluster {
-    std::string file;                // a description or a preset of one; empty: this machine
-    std::string device = "cpu";      // the kind of its devices: see device_kinds.h
-    std::optional<int64_t> devices;  // default: what the strategy needs, or 1
+    std::string file;  // a description or a preset of one; empty: this machine
+    std::vector<std::string> device_kinds = {"cpu"};  // of its devices: see device_list.h
+    std::optional<int64_t> devices;                   // default: what the strategy needs, or 1
     int64_t processes = 1;
     int64_t hosts = 1;               // that devices are spread over evenly; see host_layout.h
     std::vector<Host> host;          // in their order; empty: `hosts` of them

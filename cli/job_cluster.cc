@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartJobCluster(
                      {.count = count,
                       .num_devices = num_devices,
                       .devices = std::move(devices),
-                      .device = job.cluster.device,
+                      .device_list = std::move(parts.devices),
                       .listen = options.listen.value_or(""),
                       .key_file = parts.key_file,
                       .pin = !stages_share_cores || count == num_devices,

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "cli/device_list.h"
 #include "cli/environment.h"
 #include "cli/interrupts.h"
 #include "cli/job.h"
@@ -27,6 +28,7 @@ std::string ResumeHintOf(const Environment& environment, const Job& job);
 
 // What of a run its processes work with.
 struct JobClusterParts {
+  DeviceList devices;  // of the job
   std::shared_ptr<actors::StatusAnswers> status_answers;
   const JobKeyFile* key_file = nullptr;  // null: no process joins from elsewhere
   std::shared_ptr<NodeOutput> output;    // takes what nodes print

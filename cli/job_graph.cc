@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/device_list.h"
 #include "cli/host_layout.h"
 #include "cli/job_machine.h"
 #include "cli/job_policy.h"
@@ -197,6 +198,8 @@ absl::StatusOr<planner::SearchResult> SearchStrategy(const Registries& registrie
   problem.policies = std::move(policies);
   problem.microbatches = job.parallel.microbatches;
   if (!given.has_value()) problem.chunks = job.parallel.chunks;
+  // A job that gives both its strategy and the kinds of devices means which stage is on which kind.
+  problem.keeps_group_order = given.has_value() && ListsDeviceKinds(job);
   problem.splits_weight_gradients = job.parallel.split_backward;
   const DType precision = IsHalf(job.train.dtype) ? job.train.dtype : DType::kF32;
   problem.lower = [passes =
@@ -298,7 +301,7 @@ absl::Status CheckTensorSplits(const Job& job, const Strategy& strategy,
 // pipeline is cut.
 absl::StatusOr<bool> NeedsSearch(const Job& job, const std::optional<Strategy>& given) {
   if (!given.has_value() || job.parallel.microbatches == 0) return true;
-  if (given->pp == 1 || job.cluster.file.empty()) return false;
+  if (given->pp == 1 || (job.cluster.file.empty() && !ListsDeviceKinds(job))) return false;
   // Where to cut depends on which devices are faster.
   ASSIGN_OR_RETURN(const planner::Machine machine, MachineOf(job, given->num_devices()));
   return machine.cluster.spec().kinds.size() > 1;

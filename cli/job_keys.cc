@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "cli/device_list.h"
 #include "cli/job_keys_internal.h"
 #include "cli/job_policy.h"
 
@@ -194,7 +195,28 @@ absl::Status SetHints(const toml::value& value, const std::string&, Job& job) {
   return absl::OkStatus();
 }
 
-// A list of tables {name = "a", devices = 3, processes = 1}.
+// A kind of device, or a list of at least one.
+template <typename Field>
+auto DeviceKinds(Field field) {
+  return [=](const toml::value& value, const std::string&, Job& job) -> absl::Status {
+    std::vector<std::string> kinds;
+    const auto add = [&kinds](const toml::value& kind) -> absl::Status {
+      if (!kind.is_string()) return Expected("a kind of device, or a list of kinds", kind);
+      kinds.push_back(kind.as_string().str);
+      return CheckDeviceKind(kinds.back());
+    };
+    if (!value.is_array()) {
+      RETURN_IF_ERROR(add(value));
+    } else {
+      for (const toml::value& element : value.as_array()) RETURN_IF_ERROR(add(element));
+    }
+    if (kinds.empty()) return absl::InvalidArgumentError("the list is empty: expected a kind");
+    *field(job) = std::move(kinds);
+    return absl::OkStatus();
+  };
+}
+
+// A list of tables {name = "a", devices = 3, processes = 1, device_kind = "cuda"}.
 absl::Status SetHosts(const toml::value& value, const std::string& folder, Job& job) {
   if (!value.is_array()) {
     return Expected("a list of hosts such as [{name = \"a\", devices = 2}]", value);
@@ -202,7 +224,9 @@ absl::Status SetHosts(const toml::value& value, const std::string& folder, Job& 
   std::vector<Job::Host> hosts;
   for (const toml::value& element : value.as_array()) {
     const std::string which = StrCat("host ", hosts.size() + 1);
-    if (!element.is_table()) return Expected("a table {name, devices, processes} a host", element);
+    if (!element.is_table()) {
+      return Expected("a table {name, devices, processes, device_kind} a host", element);
+    }
     Job::Host& host = hosts.emplace_back();
     host.name = which;
     for (const auto& [key, field] : element.as_table()) {
@@ -213,9 +237,12 @@ absl::Status SetHosts(const toml::value& value, const std::string& folder, Job& 
         status = Integer([&host](Job&) { return &host.devices; }, 1, 1 << 16)(field, folder, job);
       } else if (key == "processes") {
         status = Integer([&host](Job&) { return &host.processes; }, 1, 1 << 16)(field, folder, job);
+      } else if (key == "device_kind") {
+        status = DeviceKinds([&host](Job&) { return &host.device_kinds; })(field, folder, job);
       } else {
         return absl::InvalidArgumentError(
-            StrCat("unknown key '", key, "' of ", which, "; expected name, devices or processes"));
+            StrCat("unknown key '", key, "' of ", which,
+                   "; expected name, devices, processes or device_kind"));
       }
       if (!status.ok()) {
         return absl::Status(status.code(),
@@ -511,10 +538,12 @@ const std::vector<Key>& Keys() {
        "Cluster to plan for: a preset such as \"dgx-a100:16\" (`penstock list clusters`) or a file "
        "that describes one (this machine)",
        SetClusterFile},
-      {"cluster.device_kind", "Kind of the devices that run the job: \"cpu\" or \"cuda\" (\"cpu\")",
-       Choice([](Job& j) { return &j.cluster.device; },
-              std::vector<std::pair<std::string_view, std::string>>{{"cpu", "cpu"},
-                                                                    {"cuda", "cuda"}})},
+      {"cluster.device_kind",
+       "Kind of the devices that run the job: \"cpu\", \"cuda\", or \"emulated\" for tests; or a "
+       "list "
+       "of kinds for as many equal blocks of devices, such as [\"cpu\", \"cuda\"] for the first "
+       "half and the second; see docs/GPU.md (\"cpu\")",
+       DeviceKinds([](Job& j) { return &j.cluster.device_kinds; })},
       {"cluster.devices",
        "Number of devices (as many as parallel.strategy needs; with \"auto\", as many as "
        "cluster.file has, or 1)",
@@ -525,9 +554,12 @@ const std::vector<Key>& Keys() {
        Integer([](Job& j) { return &j.cluster.hosts; }, 1, 1 << 16)},
       {"cluster.host",
        "Hosts with different numbers of devices, in the order of the devices: a list of tables "
-       "{name, devices, processes}, or [[cluster.host]] sections; replaces cluster.hosts (none)",
+       "{name, devices, processes, device_kind}, or [[cluster.host]] sections; replaces "
+       "cluster.hosts (none)",
        SetHosts},
-      {"cluster.threads", "Threads per device (the cores of the host divided by its devices)",
+      {"cluster.threads",
+       "Threads per CPU device (the cores of the host, without one for each of its other devices, "
+       "divided by its CPU devices)",
        Integer([](Job& j) { return &j.cluster.threads; }, 1, 1 << 10)},
       {"cluster.node_timeout",
        "Seconds without an answer after which a process of the job counts as lost (3.3)",

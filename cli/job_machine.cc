@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/device_kinds.h"
+#include "cli/device_list.h"
 #include "cli/files.h"
 #include "cli/host_layout.h"
 
@@ -40,21 +41,52 @@ absl::StatusOr<HostDevices> BlocksOf(const Job& job, int64_t num_devices) {
   return blocks;
 }
 
+// Consecutive devices of a host that are not GPUs share its cores. GPUs need none, as if each had
+// one and another was to spare.
+std::vector<planner::CoreGroup> CoreGroupsOf(const HostDevices& hosts, const DeviceList& devices,
+                                             int64_t at_once) {
+  std::vector<planner::CoreGroup> groups;
+  int64_t device = 0;
+  for (const uint32_t count : hosts) {
+    bool was_gpu = false;
+    for (uint32_t i = 0; i < count; ++i, ++device) {
+      const bool is_gpu = devices.KindOf(device) == "cuda";
+      if (i == 0 || is_gpu != was_gpu) groups.push_back({0, at_once});
+      ++groups.back().num_devices;
+      if (is_gpu) groups.back().num_at_once = groups.back().num_devices + 1;
+      was_gpu = is_gpu;
+    }
+  }
+  return groups;
+}
+
 // This machine, or several like it.
 absl::StatusOr<planner::Machine> MachineAtHand(const Job& job, int64_t num_devices) {
   ASSIGN_OR_RETURN(const HostDevices hosts, HostDevicesOf(job, num_devices));
   ASSIGN_OR_RETURN(const HostDevices blocks, BlocksOf(job, num_devices));
   const int64_t threads = std::min<int64_t>(ThreadsOf(job, num_devices), UsableCores());
-  const int64_t most = *std::max_element(hosts.begin(), hosts.end());
+  ASSIGN_OR_RETURN(const DeviceList devices, DeviceListOf(job, num_devices));
+  const std::vector<planner::CoreGroup> core_groups =
+      CoreGroupsOf(hosts, devices, std::max<int64_t>(UsableCores() / threads, 1));
+  int64_t most = 1;  // devices that share a host's memory
+  int64_t first = 0;
+  for (const uint32_t count : hosts) {
+    most = std::max(most, count - devices.Count("cuda", first, count));
+    first += count;
+  }
   planner::ClusterSpec spec;
   spec.name = "this machine";
   const uint64_t memory =
       std::min(MachineMemoryBytes(), static_cast<uint64_t>(planner::kMaxMemoryBytes));
-  if (job.cluster.device == "cuda") {
-    ASSIGN_OR_RETURN(planner::DeviceKind gpu, PlannedGpu());
-    spec.kinds.push_back(std::move(gpu));
-  } else {
-    spec.kinds.push_back(planner::CpuDevice(threads, static_cast<int64_t>(memory) / most));
+  const std::vector<std::string> kinds = devices.KindsOf(0, num_devices);
+  for (const std::string& kind : kinds) {
+    ASSIGN_OR_RETURN(planner::DeviceKind planned,
+                     PlannedDevice(kind, threads, static_cast<int64_t>(memory) / most));
+    spec.kinds.push_back(std::move(planned));
+  }
+  for (const DeviceList::Block& block : devices.Blocks(num_devices)) {
+    const auto kind = std::find(kinds.begin(), kinds.end(), block.kind) - kinds.begin();
+    if (kinds.size() > 1) spec.devices.push_back({block.count, kind});
   }
   const planner::LinkRates on_host;
   planner::NetworkLevel host;
@@ -81,11 +113,8 @@ absl::StatusOr<planner::Machine> MachineAtHand(const Job& job, int64_t num_devic
   }
   ASSIGN_OR_RETURN(planner::Cluster cluster, planner::Cluster::Create(std::move(spec)));
   planner::Machine machine{std::move(cluster)};
-  if (job.cluster.device == "cuda") return machine;  // GPUs share no cores
-  for (const uint32_t devices : hosts) {
-    const int64_t at_once = std::max<int64_t>(UsableCores() / threads, 1);
-    machine.core_groups.push_back({devices, at_once});
-  }
+  if (devices.IsAll("cuda")) return machine;  // GPUs share no cores
+  machine.core_groups = core_groups;
   RETURN_IF_ERROR(planner::ChargeCommunication(&machine));
   return machine;
 }
@@ -129,11 +158,21 @@ absl::StatusOr<int64_t> DevicesForAuto(const Job& job) {
 
 int64_t ThreadsOf(const Job& job, int64_t num_devices) {
   const HostDevices hosts = HostDevicesOf(job, num_devices).value_or(HostDevices());
-  const uint32_t most = hosts.empty() ? 1 : *std::max_element(hosts.begin(), hosts.end());
-  return job.cluster.threads.value_or(std::max<int64_t>(UsableCores() / most, 1));
+  const DeviceList devices = DeviceListOf(job, num_devices).value_or(DeviceList());
+  int64_t threads = UsableCores();
+  int64_t first = 0;
+  for (const int64_t count : hosts) {
+    // A device of another kind has one thread; where there are only such, threads mean nothing.
+    const int64_t num_cpus = devices.Count("cpu", first, count);
+    threads = std::min(threads, num_cpus > 0 ? (UsableCores() - (count - num_cpus)) / num_cpus
+                                             : UsableCores() / count);
+    first += count;
+  }
+  return job.cluster.threads.value_or(std::max<int64_t>(threads, 1));
 }
 
 absl::StatusOr<planner::Machine> MachineOf(const Job& job, int64_t num_devices) {
+  RETURN_IF_ERROR(DeviceListOf(job, num_devices).status());
   ASSIGN_OR_RETURN(std::optional<planner::Cluster> cluster, ClusterOf(job));
   if (!cluster.has_value()) return MachineAtHand(job, num_devices);
   if (num_devices <= cluster->num_devices()) return MachineOf(*std::move(cluster));

@@ -143,8 +143,10 @@ class JobRun {
 
   absl::Status Run() {
     const auto num_devices = static_cast<int64_t>(plan_.devices.size());
-    ASSIGN_OR_RETURN(session_options_.kernels,
-                     KernelsOf(environment_.registries, job_.cluster.device));
+    ASSIGN_OR_RETURN(device_list_, DeviceListOf(job_, num_devices));
+    session_options_.kernels = &environment_.registries.kernels;
+    ASSIGN_OR_RETURN(session_options_.kernels_by_kind,
+                     KernelsOf(environment_.registries, device_list_));
     monitor_.Open(environment_);
     RETURN_IF_ERROR(
         AtKey(job_, {"metrics.listen"}, monitor_.ServeMetrics(environment_, job_.metrics.listen)));
@@ -158,7 +160,8 @@ class JobRun {
     }
     absl::StatusOr<std::unique_ptr<actors::Cluster>> cluster =
         StartJobCluster(process_environment_, environment_.err, options_, job_, plan_,
-                        {.status_answers = monitor_.answers(),
+                        {.devices = device_list_,
+                         .status_answers = monitor_.answers(),
                          .key_file = key_file_.get(),
                          .output = output_,
                          .interrupts = &interrupts_});
@@ -170,16 +173,17 @@ class JobRun {
     if (cluster_ != nullptr) {
       session_options_.start_engine = cluster_->engine_factory();
     } else {
-      const auto devices =
-          FindDevices(job_.cluster.device, plan_.devices.size(), /*is_one_process=*/true);
-      if (!devices.ok()) return AtKey(job_, {"cluster.device_kind"}, devices.status());
+      const auto devices = FindDevices(device_list_, plan_.devices.size(), /*is_one_process=*/true);
+      if (!devices.ok()) {
+        return AtKey(job_, {"cluster.device_kind", "cluster.host"}, devices.status());
+      }
       session_options_.create_device = devices->create;
       session_options_.create_communicator = devices->create_communicator;
       session_options_.max_memory_bytes = devices->max_memory_bytes;
     }
     if (cluster_ != nullptr) nodes_ = cluster_->nodes();
     cores_ = CoresOfDevices(nodes_, num_devices, threads_);
-    if (job_.cluster.device == "cpu") {
+    if (device_list_.IsAll("cpu")) {
       summary_.cores_note = CrowdingNote(nodes_, num_devices, threads_);
     }
     if (!summary_.cores_note.empty()) {
@@ -416,7 +420,7 @@ class JobRun {
       layout.placement = planner::Placement::kLoop;  // each stage on one of its two groups
       layout.sequences_per_step /= 2;                // so many micro-batches enter at each end
     }
-    layout.device = job_.cluster.device;
+    layout.devices = device_list_;
     layout.num_threads = threads_;
     layout.host_devices =
         HostDevicesOf(job_, static_cast<int64_t>(plan_.devices.size())).value_or(HostDevices());
@@ -564,6 +568,7 @@ class JobRun {
   ResumePoint start_;                         // without its states once training has them
   std::unique_ptr<Checkpoints> checkpoints_;  // null: none are written, or no more
   int64_t threads_ = 1;                       // of each device
+  DeviceList device_list_;                    // its kinds
   actors::SessionOptions session_options_;
   bool is_trace_wanted_ = false;  // by the user; else steps are sampled for the critical path alone
   Interrupts interrupts_;

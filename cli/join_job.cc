@@ -25,7 +25,7 @@ void KeepLog(const Environment& environment, const std::string& folder, int64_t 
 }  // namespace
 
 absl::Status JoinJob(const Environment& environment, actors::NodeOptions node,
-                     std::string_view device_kind, bool is_quiet, const std::string& log_folder) {
+                     std::string_view devices, bool is_quiet, const std::string& log_folder) {
   if (!log_folder.empty()) {
     if (node.rank >= 0) {
       KeepLog(environment, log_folder, node.rank);
@@ -37,11 +37,16 @@ absl::Status JoinJob(const Environment& environment, actors::NodeOptions node,
       };
     }
   }
-  ASSIGN_OR_RETURN(node.kernels, KernelsOf(environment.registries, device_kind));
-  ASSIGN_OR_RETURN(const DeviceSource devices,
-                   FindDevices(device_kind, 0, /*is_one_process=*/false));
-  node.create_device = devices.create;
-  node.max_memory_bytes = devices.max_memory_bytes;
+  const absl::StatusOr<DeviceList> list = DeviceList::Parse(devices);
+  if (!list.ok()) {
+    return absl::Status(list.status().code(),
+                        StrCat("--device ", devices, ": ", ToStd(list.status().message())));
+  }
+  node.kernels = &environment.registries.kernels;
+  ASSIGN_OR_RETURN(node.kernels_by_kind, KernelsOf(environment.registries, *list));
+  ASSIGN_OR_RETURN(const DeviceSource source, FindDevices(*list, 0, /*is_one_process=*/false));
+  node.create_device = source.create;
+  node.max_memory_bytes = source.max_memory_bytes;
   node.policies = &environment.registries.policies;
   if (!is_quiet) {
     node.on_joined = [&err = environment.err, next = std::move(node.on_joined)](

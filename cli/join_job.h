@@ -21,7 +21,7 @@ namespace penstock::cli {
 // `on_joined` of `node` is called as well. What the process prints is kept in a file of
 // `log_folder` (node_log.h), from the start if the rank is known there; empty: nowhere.
 absl::Status JoinJob(const Environment& environment, actors::NodeOptions node,
-                     std::string_view device_kind, bool is_quiet, const std::string& log_folder);
+                     std::string_view devices, bool is_quiet, const std::string& log_folder);
 
 }  // namespace penstock::cli
 

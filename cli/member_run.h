@@ -23,7 +23,7 @@ struct MemberOptions {
   std::string key_file;        // empty: PENSTOCK_KEY, or PMIx
   bool insecure = false;       // without TLS, where rank 0 listens on loopback
   std::string rendezvous;      // of etcd (etcd_board.h); empty: none
-  std::string device = "cpu";  // kind (device_kinds.h) of nodes; rank 0 has that of the job
+  std::string device = "cpu";  // kinds of a node's devices (device_list.h); rank 0 has the job's
   double join_timeout_s = 60;
   std::string log_folder;  // where each keeps what it prints; empty: nowhere
 };

@@ -56,8 +56,9 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
   };
   if (processes.listen.empty()) {
     options.node_command = {environment.program, "node", "--quiet"};
-    if (processes.device != "cpu") {
-      options.node_command.insert(options.node_command.end(), {"--device", processes.device});
+    if (!processes.device_list.IsAll("cpu")) {
+      options.node_command.insert(options.node_command.end(),
+                                  {"--device", processes.device_list.ToString()});
     }
     for (const std::string& plugin : environment.plugins) {
       options.node_command.push_back("--plugin");
@@ -84,7 +85,9 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
     options.join_timeout = absl::Minutes(10);
     std::string more;  // that a node is told
     if (options.insecure) StrAppend(&more, " --insecure");
-    if (processes.device != "cpu") StrAppend(&more, " --device ", processes.device);
+    if (!processes.device_list.IsAll("cpu")) {
+      StrAppend(&more, " --device ", processes.device_list.ToString());
+    }
     for (const std::string& plugin : environment.plugins) StrAppend(&more, " --plugin ", plugin);
     options.on_listening = [&err = environment.err, count = processes.count, more,
                             key_file = processes.key_file->path(),

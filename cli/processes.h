@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cli/device_list.h"
 #include "cli/environment.h"
 #include "cli/job_key_option.h"
 #include "cli/node_output.h"
@@ -29,7 +30,7 @@ struct ProcessOptions {
   int64_t count = 1;
   int64_t num_devices = 0;             // of the plan that will run; 0: not known
   std::vector<uint32_t> devices = {};  // of each process; empty: numbers as equal as can be
-  std::string device = "cpu";          // kind: see device_kinds.h
+  DeviceList device_list = {};         // their kinds
   // Where others start the nodes: the address where they join, and the file with the job's key.
   std::string listen = {};
   const JobKeyFile* key_file = nullptr;

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "cli/compile_job.h"
 #include "cli/environment.h"
 #include "cli/find_nonfinite.h"
 #include "cli/inference.h"
-#include "cli/compile_job.h"
 #include "cli/job_graph.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -238,6 +238,7 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
     lower.pipeline = std::move(estimate->pipeline);
   }
   lower.kernels = options.kernels;
+  lower.kernels_of = options.kernels_of;
   lower.buckets.bytes = options.bucket_bytes;
   if (has_estimate && options.bucket_bytes > 0) {
     lower.buckets.bytes_over = BucketBytes(graph, options);

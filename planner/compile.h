@@ -16,6 +16,7 @@
 #include "graph/graph.h"
 #include "graph/kernel_spec.h"
 #include "graph/op.h"
+#include "planner/lower/lower_to_plan.h"
 #include "planner/lower/sub_batches.h"
 #include "planner/pass.h"
 #include "planner/plan/folded_plan.h"
@@ -32,6 +33,8 @@ struct CompileOptions {
   std::string policy = "1f1b";
   const PolicyRegistry* policies = nullptr;
   graph::KernelTraits kernels;  // kernels::TraitsOf(registry, threads_per_device)
+  // Instead of `kernels` where devices are of several kinds: called for each group of the pipeline.
+  KernelTraitsOf kernels_of = nullptr;
   uint32_t threads_per_device = 1;
   // bf16 or f16: mixed precision (strategy/mixed_precision.h); f32: the graph's own types.
   DType precision = DType::kF32;

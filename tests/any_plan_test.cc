@@ -3,6 +3,7 @@
 // bits.
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -494,6 +495,32 @@ TEST(AnyPlanInMixedPrecisionTest, GivesTheLossesOfOneDeviceAndOfF32) {
   ExpectSameLosses(exact, Losses(kOneDevice, f16, kManySteps), 2e-2);
 }
 
+// Some devices are CPUs and others behave like GPUs, whose memory the host cannot touch: whole
+// stages, or members of the same groups.
+TEST(AnyPlanOnSeveralKindsTest, GivesTheBitsOfCpuDevices) {
+  const std::string small = kConstantRate +
+                            " --set model.layers=2 --set model.width=64 --set model.heads=2 --set "
+                            "model.context=32 ";
+  const std::vector<double> one = Losses(kOneDevice, small, kSteps);
+  const std::pair<Layout, std::string> kLayoutsOnKinds[] = {
+      {{"pp=2", 2, 4, "1f1b"}, "\"cpu\", \"emulated\""},
+      {{"pp=2", 2, 4, "zb-h1"}, "\"emulated\", \"cpu\""},
+      {{"dp=2,zero=2", 2, 2, "1f1b"}, "\"cpu\", \"emulated\""},
+      {{"tp=2,sp=true,offload=all", 2, 2, "1f1b"}, "\"emulated\", \"cpu\""},
+      {{"dp=2,pp=2,zero=1", 4, 4, "1f1b"}, "\"cpu\", \"emulated\""},
+      {{"dp=2,pp=2", 4, 4, "dualpipe"}, "\"cpu\", \"emulated\", \"emulated\", \"cpu\""},
+      {{"dp=2,tp=2,pp=2", 8, 4, "1f1b"}, "\"cpu\", \"emulated\", \"cpu\", \"emulated\""},
+  };
+  for (const auto& [layout, kinds] : kLayoutsOnKinds) {
+    SCOPED_TRACE(StrCat(Name(layout), " ", kinds));
+    const std::vector<double> cpu = Losses(layout, small, kSteps);
+    ExpectSameLosses(one, cpu, 1e-4);
+    const std::string mixed = StrCat(small, "--set 'cluster.device_kind=[", kinds, "]'");
+    EXPECT_EQ(cpu, Losses(layout, mixed, kSteps));
+    EXPECT_EQ(cpu, Losses(layout, mixed + " --procs 2", kSteps));
+  }
+}
+
 // Gradients that devices add up in 16 bits are rounded on one device, too.
 TEST(AnyPlanWithSmallGradientsTest, GivesTheLossesOfOneDevice) {
   const std::string small = kConstantRate +
@@ -525,22 +552,26 @@ planner::Plan DemoPlan(const Layout& layout, int context, int width = 256) {
   return plan.ok() ? *std::move(plan) : planner::Plan();
 }
 
-// CPU devices, or devices that behave like GPUs, whose collectives the host or they themselves run.
-enum class SessionDevices { kCpu, kEmulated, kEmulatedWithCollectives };
+// CPU devices, or devices that behave like GPUs, whose collectives the host or they themselves run,
+// or some of each.
+enum class SessionDevices { kCpu, kEmulated, kEmulatedWithCollectives, kMixed };
 
 // The losses of the plan's steps on random bytes.
 std::vector<double> SessionLosses(const planner::Plan& plan, SessionDevices devices) {
-  const bool is_emulated = devices != SessionDevices::kCpu;
   constexpr int kSessionSteps = 4;
   constexpr int64_t kBytes = 16;  // that occur, so that the loss falls
   const kernels::KernelRegistry cpu_kernels = kernels::CpuKernels();
-  const kernels::KernelRegistry emulated_kernels = kernels::EmulatedKernels(cpu_kernels);
   actors::SessionOptions options;
   options.seed = 1;
-  options.kernels = is_emulated ? &emulated_kernels : &cpu_kernels;
-  if (is_emulated) {
-    // Of the devices, every other one works beside its executor and the others in its polls.
-    options.create_device = [](uint32_t index) {
+  options.kernels = &cpu_kernels;
+  options.kernels_by_kind["emulated"] =
+      std::make_shared<const kernels::KernelRegistry>(kernels::EmulatedKernels(cpu_kernels));
+  if (devices != SessionDevices::kCpu) {
+    // Of the devices, every other one works beside its executor and the others in its polls. CPUs
+    // are 0, 3, 5, 6 and so on.
+    options.create_device = [is_mixed = devices == SessionDevices::kMixed](
+                                uint32_t index) -> absl::StatusOr<std::unique_ptr<Device>> {
+      if (is_mixed && std::popcount(index) % 2 == 0) return nullptr;
       return EmulatedDevice::Create({.has_thread = index % 2 == 0, .seed = index});
     };
   }
@@ -590,6 +621,7 @@ TEST(AnyPlanEmulatedTest, GivesTheBitsOfCpuDevices) {
     ExpectSameLosses(one, losses, 1e-4);
     EXPECT_EQ(losses, SessionLosses(plan, SessionDevices::kEmulated));
     EXPECT_EQ(losses, SessionLosses(plan, SessionDevices::kEmulatedWithCollectives));
+    EXPECT_EQ(losses, SessionLosses(plan, SessionDevices::kMixed));
   }
 }
 

@@ -68,7 +68,8 @@ int64_t FirstSeed() { return FromEnvironment("PENSTOCK_PROPERTY_SEED", 0); }
 // Registries that all cases share.
 struct Registries : penstock::Registries {
   Registries() : penstock::Registries(TestedRegistries()) {}
-  kernels::KernelRegistry emulated_kernels = kernels::EmulatedKernels(kernels);
+  std::shared_ptr<const kernels::KernelRegistry> emulated_kernels =
+      std::make_shared<const kernels::KernelRegistry>(kernels::EmulatedKernels(kernels));
 };
 
 // ------------------------------------------------------------------------------------ comparison
@@ -226,28 +227,42 @@ absl::StatusOr<planner::Plan> CompileCase(const Registries& registries, const Ra
   return plan;
 }
 
-// Half of them have a thread of their own, and half run their collectives themselves.
-void UseEmulatedDevices(const Registries& registries, uint64_t seed,
-                        actors::SessionOptions* options) {
-  options->kernels = &registries.emulated_kernels;
-  options->create_device = [seed](uint32_t index) {
-    return EmulatedDevice::Create({.has_thread = seed % 16 < 8, .seed = seed * 8 + index});
-  };
-  if (seed / 16 % 2 == 1) options->create_communicator = transport::CreateEmulatedCommunicators();
+// What a case runs on: CPUs, devices that behave like GPUs, or some of each.
+enum class Devices { kCpu, kEmulated, kMixed };
+
+// A quarter of the cases have emulated devices, and a third of those have CPUs as well.
+Devices DevicesOf(const RandomCase& test) {
+  if (test.seed % 4 != 3) return Devices::kCpu;
+  return test.seed % 3 == 0 ? Devices::kMixed : Devices::kEmulated;
 }
 
-// A quarter of the cases.
-bool IsEmulated(const RandomCase& test) { return test.seed % 4 == 3; }
+// Half of the emulated devices have a thread of their own. In half of the cases where all devices
+// are emulated, they run their collectives themselves.
+void UseDevices(Devices devices, const Registries& registries, uint64_t seed,
+                actors::SessionOptions* options) {
+  options->create_device = nullptr;
+  options->create_communicator = nullptr;
+  options->kernels = &registries.kernels;
+  options->kernels_by_kind = {{"emulated", registries.emulated_kernels}};
+  if (devices == Devices::kCpu) return;
+  options->create_device = [=](uint32_t index) -> absl::StatusOr<std::unique_ptr<Device>> {
+    std::seed_seq seeds{seed, uint64_t{index}};
+    if (devices == Devices::kMixed && std::mt19937(seeds)() % 2 == 0) return nullptr;
+    return EmulatedDevice::Create({.has_thread = seed % 16 < 8, .seed = seed * 8 + index});
+  };
+  if (devices == Devices::kEmulated && seed / 16 % 2 == 1) {
+    options->create_communicator = transport::CreateEmulatedCommunicators();
+  }
+}
 
 // Half of the emulated and half of the others fire in any order.
 actors::SessionOptions SessionOptionsOf(const Registries& registries, const RandomCase& test) {
   actors::SessionOptions options;
   options.seed = test.seed;
   options.timeout = absl::Seconds(60);
-  options.kernels = &registries.kernels;
   options.policies = &registries.policies;
   if (test.seed % 8 >= 4) options.firing_seed = test.seed;
-  if (IsEmulated(test)) UseEmulatedDevices(registries, test.seed, &options);
+  UseDevices(DevicesOf(test), registries, test.seed, &options);
   return options;
 }
 
@@ -256,14 +271,17 @@ actors::SessionOptions SessionOptionsOf(const Registries& registries, const Rand
 class Processes {
  public:
   // For a plan of so many devices; null: an error was reported.
-  absl::StatusOr<actors::Cluster*> For(size_t num_devices, bool is_emulated) {
+  absl::StatusOr<actors::Cluster*> For(size_t num_devices, Devices devices) {
     const auto count = std::min(static_cast<uint32_t>(num_devices), kMaxProcesses);
-    std::unique_ptr<actors::Cluster>& cluster = clusters_[{count, is_emulated}];
+    std::unique_ptr<actors::Cluster>& cluster = clusters_[{count, devices}];
     if (cluster == nullptr) {
       actors::ClusterOptions options;
       options.num_processes = count;
       options.node_command = {PENSTOCK_COMMAND, "node"};
-      if (is_emulated) options.node_command = {PENSTOCK_FAULTY_NODE, "--devices", "emulated"};
+      if (devices != Devices::kCpu) {
+        options.node_command = {PENSTOCK_FAULTY_NODE, "--devices",
+                                devices == Devices::kEmulated ? "emulated" : "mixed"};
+      }
       ASSIGN_OR_RETURN(cluster, actors::Cluster::Start(options));
     }
     return cluster.get();
@@ -272,7 +290,7 @@ class Processes {
   void Restart() { clusters_.clear(); }
 
  private:
-  std::map<std::pair<uint32_t, bool>, std::unique_ptr<actors::Cluster>> clusters_;
+  std::map<std::pair<uint32_t, Devices>, std::unique_ptr<actors::Cluster>> clusters_;
 };
 
 // Both ways to run a case, step by step, and what comes out of them compared. In this process, or
@@ -293,7 +311,7 @@ class Comparison {
     actors::SessionOptions options = SessionOptionsOf(registries_, test_);
     if (processes_ != nullptr) {
       ASSIGN_OR_RETURN(actors::Cluster * cluster,
-                       processes_->For(plan.devices.size(), IsEmulated(test_)));
+                       processes_->For(plan.devices.size(), DevicesOf(test_)));
       options.start_engine = cluster->engine_factory();
     }
     ASSIGN_OR_RETURN(session_, actors::Session::Start(std::move(plan), options));
@@ -457,14 +475,13 @@ TEST_P(PropertyTest, FiringOrdersGiveTheSameBits) {
     ASSERT_TRUE(plan.ok()) << plan.status();
     actors::SessionOptions options = SessionOptionsOf(registries, *test);
     options.firing_seed = 0;
-    options.create_device = nullptr;
-    options.create_communicator = nullptr;
-    options.kernels = &registries.kernels;
+    UseDevices(Devices::kCpu, registries, test->seed, &options);
     const absl::StatusOr<std::vector<Tensor>> planned = ResultsOf(*plan, *test, options);
     ASSERT_TRUE(planned.ok()) << planned.status();
-    for (const bool is_emulated : {false, true}) {
+    for (const Devices devices :
+         {Devices::kCpu, test->seed % 3 == 0 ? Devices::kMixed : Devices::kEmulated}) {
       options.firing_seed = test->seed + 1;
-      if (is_emulated) UseEmulatedDevices(registries, test->seed, &options);
+      UseDevices(devices, registries, test->seed, &options);
       const absl::StatusOr<std::vector<Tensor>> any = ResultsOf(*plan, *test, options);
       ASSERT_TRUE(any.ok()) << any.status();
       ASSERT_EQ(any->size(), planned->size());
@@ -472,7 +489,7 @@ TEST_P(PropertyTest, FiringOrdersGiveTheSameBits) {
         const Tensor& want = (*planned)[k];
         ASSERT_EQ((*any)[k].num_bytes(), want.num_bytes());
         EXPECT_EQ(std::memcmp((*any)[k].data(), want.data(), want.num_bytes()), 0)
-            << "result " << k << (is_emulated ? " on emulated devices" : "") << "\n"
+            << "result " << k << ", Devices " << static_cast<int>(devices) << "\n"
             << Describe(*test);
       }
     }

@@ -60,7 +60,7 @@ class ClusterDevicesTest : public ClusterTest, public ::testing::WithParamInterf
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Kinds, ClusterDevicesTest, ::testing::Values("cpu", "emulated"),
+INSTANTIATE_TEST_SUITE_P(Kinds, ClusterDevicesTest, ::testing::Values("cpu", "emulated", "mixed"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(ClusterDevicesTest, StepsStatesAndTracesAreThoseOfOneProcess) {

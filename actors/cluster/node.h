@@ -24,6 +24,7 @@
 
 #include "actors/cluster/node_description.h"
 #include "base/device.h"
+#include "kernels/device_kernels.h"
 #include "kernels/kernel.h"
 #include "planner/policy/policy.h"
 #include "transport/transport.h"
@@ -43,7 +44,7 @@ struct NodeOptions {
   // messages. Empty: nothing does.
   std::function<std::unique_ptr<transport::Transport>(std::unique_ptr<transport::Transport>)>
       wrap_transport;
-  // Makes the devices, by their index in the plan; null: CPU devices.
+  // Makes the devices, by their index in the plan, as DeviceFactory; null: CPU devices.
   std::function<absl::StatusOr<std::unique_ptr<Device>>(uint32_t index)> create_device;
   // Told once the coordinator has admitted the node.
   std::function<void(const NodeDescription& node)> on_joined;
@@ -57,6 +58,7 @@ struct NodeOptions {
   absl::Duration exit_timeout = absl::Seconds(2);
   // REQUIRES: outlive the call.
   const kernels::KernelRegistry* kernels = nullptr;
+  kernels::KernelsByKind kernels_by_kind = {};  // see SessionOptions
   const planner::PolicyRegistry* policies = nullptr;
 };
 

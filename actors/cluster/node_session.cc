@@ -111,6 +111,7 @@ absl::Status NodeSession::Connect(const std::vector<std::pair<uint32_t, std::str
   local.generation = request_.generation;
   local.timeout = request_.timeout;
   local.kernels = options_.kernels;
+  local.kernels_by_kind = options_.kernels_by_kind;
   local.create_device = options_.create_device;
   local.policies = options_.policies;
   const uint64_t limit = MemoryLimit(options_);

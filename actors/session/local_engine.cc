@@ -204,7 +204,8 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   if (!processors_.empty()) RETURN_IF_ERROR(PinThisThread(processors_[index]));
   if (options_.create_device != nullptr) {
     ASSIGN_OR_RETURN(memory_->devices[index], options_.create_device(device_index));
-  } else {
+  }
+  if (memory_->devices[index] == nullptr) {
     const int num_threads = std::max(options_.threads_per_device, 1);
     memory_->devices[index] = CreateCpuDevice(num_threads);
     if (const int got = memory_->devices[index]->thread_pool()->size(); got < num_threads) {
@@ -249,8 +250,17 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
                                            device.kind(),
                                            "' cannot be checked: the host cannot read them"));
   }
-  const auto* kernels = is_checked ? &checked_kernels_ : options_.kernels;
-  if (options_.create_communicator != nullptr && !device.is_synchronous()) {
+  const auto of_kind = options_.kernels_by_kind.find(device.kind());
+  const auto* kernels = is_checked                                  ? &checked_kernels_
+                        : of_kind != options_.kernels_by_kind.end() ? of_kind->second.get()
+                                                                    : options_.kernels;
+  if (options_.create_communicator != nullptr) {
+    if (device.is_synchronous()) {
+      return absl::InvalidArgumentError(
+          StrCat("device ", device_index, " of kind '", device.kind(),
+                 "' cannot run collectives on streams, so no device of the plan may: the other ",
+                 "members would wait for it; leave out create_communicator"));
+    }
     ASSIGN_OR_RETURN(communicators_[index], options_.create_communicator(device_index, device));
   }
   parts.target = {&device, kernels, arena.data(), host_arena, endpoint, communicators_[index].get(),

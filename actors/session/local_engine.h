@@ -30,6 +30,7 @@
 #include "actors/session/kept_tiles.h"
 #include "base/device.h"
 #include "kernels/checked/checked_kernels.h"
+#include "kernels/device_kernels.h"
 #include "kernels/kernel.h"
 #include "planner/plan/plan.h"
 #include "planner/policy/policy.h"
@@ -38,6 +39,7 @@
 
 namespace penstock::actors {
 
+// Makes device `index` of a plan. Null: a CPU device, which the engine makes.
 using DeviceFactory = std::function<absl::StatusOr<std::unique_ptr<Device>>(uint32_t index)>;
 
 struct LocalEngineOptions {
@@ -49,9 +51,10 @@ struct LocalEngineOptions {
   uint32_t generation = 0;                            // of the transport's tags
   absl::Duration timeout = absl::Minutes(10);         // of loading
   const kernels::KernelRegistry* kernels = nullptr;   // outlives the engine
+  kernels::KernelsByKind kernels_by_kind = {};        // see SessionOptions
   const planner::PolicyRegistry* policies = nullptr;  // used by Start only
   DeviceFactory create_device = nullptr;              // null: CreateCpuDevice
-  // Null: the host runs all collectives. Otherwise asynchronous devices run theirs.
+  // Null: the host runs all collectives. Otherwise the devices do: all of them are asynchronous.
   transport::CommunicatorFactory create_communicator = nullptr;
   uint64_t max_memory_bytes = 0;  // of all arenas; 0: the machine's memory
   uint64_t reserved_bytes = 0;    // of that, for other uses

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -219,6 +220,7 @@ class LocalEngineTest : public ::testing::Test {
     options.timeout = absl::FromChrono(kPatience);
     options.num_devices = static_cast<uint32_t>(plan_.devices.size());
     options.kernels = &kernels_;
+    options.kernels_by_kind = kernels_by_kind_;
     options.policies = &policies_;
     auto engine = LocalEngine::Start(plan_, std::move(transport),
                                      observer == nullptr ? &observer_ : observer, options);
@@ -236,6 +238,7 @@ class LocalEngineTest : public ::testing::Test {
   Gate gate_;
   std::atomic<int> num_launches_{0};
   kernels::KernelRegistry kernels_ = GateKernels(&gate_);
+  kernels::KernelsByKind kernels_by_kind_;
   DeviceFactory create_device_;
   transport::CommunicatorFactory create_communicator_;
   kernels::ResultCheck check_results_ = kernels::ResultCheck::kNone;
@@ -278,6 +281,41 @@ TEST_F(LocalEngineTest, ACollectiveEndsWhileItsEmulatedDeviceComputes) {
   EXPECT_EQ(observer_.failure(), absl::OkStatus());
   gate_.Open();  // or the device would compute on
   engine_->Stop();
+}
+
+// Each device has the kernels of its kind, and the host runs the collectives.
+TEST_F(LocalEngineTest, DevicesOfSeveralKindsHaveTheirKernels) {
+  kernels_by_kind_["emulated"] = std::make_shared<const kernels::KernelRegistry>(
+      CountingKernels(kernels::EmulatedKernels(GateKernels(&gate_)), &num_launches_));
+  create_device_ = [](uint32_t index) -> absl::StatusOr<std::unique_ptr<Device>> {
+    if (index == 1) return EmulatedDevice::Create({.seed = index});
+    return nullptr;
+  };
+  const planner::Plan plan = OverlapPlan();
+  const auto num_kernels =
+      std::count_if(plan.devices[1].actors.begin(), plan.devices[1].actors.end(),
+                    [](const auto& actor) { return actor.kind == planner::ActorKind::kKernel; });
+  ASSERT_EQ(Start(plan, Inproc(3)), absl::OkStatus());
+  engine_->Submit(0, std::make_shared<StepBuffers>());
+  EXPECT_TRUE(observer_.AwaitDone(3));
+  EXPECT_EQ(observer_.failure(), absl::OkStatus());
+  EXPECT_EQ(num_launches_, num_kernels);
+  gate_.Open();
+  engine_->Stop();
+}
+
+// The others would wait for the CPU.
+TEST_F(LocalEngineTest, CollectivesOnStreamsNeedAsynchronousDevices) {
+  UseEmulatedDevices();
+  create_device_ = [](uint32_t index) -> absl::StatusOr<std::unique_ptr<Device>> {
+    if (index > 0) return EmulatedDevice::Create({.seed = index});
+    return nullptr;
+  };
+  create_communicator_ = transport::CreateEmulatedCommunicators();
+  const absl::Status status = Start(OverlapPlan(), Inproc(3));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("device 0 of kind 'cpu' cannot run collectives on streams"));
 }
 
 // Device 0 opens the gate in the phase whose all_reduce waits for device 1, which computes until

@@ -206,6 +206,7 @@ class Session::Impl : private EngineObserver {
     local.kernels = options.kernels;
     const planner::PolicyRegistry builtin_policies = planner::BuiltinPolicies();
     local.policies = options.policies == nullptr ? &builtin_policies : options.policies;
+    local.kernels_by_kind = options.kernels_by_kind;
     local.create_device = options.create_device;
     local.create_communicator = options.create_communicator;
     local.max_memory_bytes = options.max_memory_bytes;

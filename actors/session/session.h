@@ -41,6 +41,7 @@
 #include "base/device.h"
 #include "base/tensor.h"
 #include "kernels/checked/checked_kernels.h"
+#include "kernels/device_kernels.h"
 #include "kernels/kernel.h"
 #include "planner/plan/plan.h"
 #include "planner/policy/policy.h"
@@ -64,9 +65,11 @@ struct SessionOptions {
   absl::Duration timeout = absl::Minutes(10);  // of a step, and of loading
   // REQUIRES: outlives the session.
   const kernels::KernelRegistry* kernels = nullptr;
+  // Instead of `kernels`, for devices of these kinds.
+  kernels::KernelsByKind kernels_by_kind = {};
   const planner::PolicyRegistry* policies = nullptr;  // null: BuiltinPolicies()
   DeviceFactory create_device = nullptr;              // null: CreateCpuDevice
-  // Null: the host runs all collectives. Otherwise asynchronous devices run theirs.
+  // Null: the host runs all collectives. Otherwise the devices do: all of them are asynchronous.
   transport::CommunicatorFactory create_communicator = nullptr;
   uint64_t max_memory_bytes = 0;  // of all arenas; 0: the machine's memory
   bool trace = false;

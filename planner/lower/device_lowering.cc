@@ -66,7 +66,7 @@ void DeviceLowering::AddActor(int phase, ActorKind kind, std::string name, Kerne
   actor.outputs = std::move(outputs);
   const LowerOptions& options = shared_.options_;
   if (!spec.op.empty()) {
-    if (kind == ActorKind::kKernel) actor.scratch_bytes = options.kernels.workspace_bytes(spec);
+    if (kind == ActorKind::kKernel) actor.scratch_bytes = kernels_.workspace_bytes(spec);
     const graph::OpCost cost = KernelCost(shared_.ops_, spec);
     actor.predicted_s =
         std::max(cost.bytes / options.bytes_per_s, cost.flops / options.flops_per_s);
@@ -195,7 +195,7 @@ absl::Status DeviceLowering::Begin() {
     if (producing.stage != stage_ || producing.key != phase.key || producing.is_leaf ||
         producer.results.size() != 1 || shared_.users_[term].size() != 1 ||
         shared_.RootOf(term) != term || node.attributes.GetString("reduction", "sum") != "sum" ||
-        !shared_.options_.kernels.supports_accumulate(producer.op->name())) {
+        !kernels_.supports_accumulate(producer.op->name())) {
       continue;
     }
     fused_.insert(id);

@@ -55,6 +55,7 @@ class DeviceLowering {
         stage_(part.stage),
         mesh_device_(part.mesh_device),
         direction_(part.direction),
+        kernels_(shared.kernels_[shared.GroupOf(part.stage, part.direction)]),
         draft_(draft),
         program_(draft.program) {}
 
@@ -114,6 +115,7 @@ class DeviceLowering {
   const int stage_;
   const uint32_t mesh_device_;
   const int direction_;
+  const graph::KernelTraits& kernels_;
   DeviceDraft& draft_;
   DeviceProgram& program_;
   PhaseKey assign_key_;

@@ -85,7 +85,7 @@ bool DeviceLowering::MayOverwrite(const Node& node, int input, const KernelPlan&
   if (spec.inputs[input].num_bytes() != spec.outputs[result].num_bytes()) return false;
   const std::vector<int> updated = node.op->updated_operands();
   if (result < updated.size() && updated[result] == input) return true;
-  return result == 0 && shared_.options_.kernels.can_alias(spec, input);
+  return result == 0 && kernels_.can_alias(spec, input);
 }
 
 absl::Status DeviceLowering::AddKernel(NodeId id, int phase) {

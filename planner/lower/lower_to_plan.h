@@ -9,6 +9,7 @@
 #define PENSTOCK_PLANNER_LOWER_LOWER_TO_PLAN_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -28,9 +29,13 @@
 
 namespace penstock::planner {
 
+// What the kernels of the devices [first, first + count) have in common.
+using KernelTraitsOf = std::function<graph::KernelTraits(uint32_t first, uint32_t count)>;
+
 struct LowerOptions {
   const Policy* policy = nullptr;
   graph::KernelTraits kernels;
+  KernelTraitsOf kernels_of = nullptr;  // see CompileOptions
   bool split_weight_gradients = false;
   std::optional<StagePlacement> placement = {};  // see PhaseOptions
   std::vector<int> device_groups = {};           // likewise

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -564,6 +565,46 @@ TEST_F(LowerToPlanTest, ATypeWithoutAKernelIsNamedWithItsPlace) {
                                   .status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(status.message(), "test.pst:4:3: %z: the cpu has no kernel for add on bf16");
+}
+
+// Each group of a pipeline has the kernels of its own devices.
+TEST_F(LowerToPlanTest, GroupsOfAPipelineHaveKernelsOfTheirOwn) {
+  constexpr uint32_t kFirstOfLast = 2;  // of two groups of two devices
+  constexpr size_t kWorkspace = size_t{1} << 20;
+  std::vector<std::pair<uint32_t, uint32_t>> asked;
+  planner::CompileOptions options = OptionsFor("1f1b");
+  options.kernels = {};
+  options.kernels_of = [&](uint32_t first, uint32_t count) {
+    asked.push_back({first, count});
+    graph::KernelTraits traits = kernels::TraitsOf(kernels_, 1);
+    if (first == kFirstOfLast) {
+      traits.workspace_bytes = [](const graph::KernelSpec&) { return kWorkspace; };
+      traits.supports_accumulate = [](std::string_view) { return false; };
+    }
+    return traits;
+  };
+  const graph::Graph graph = Train(kMlp, {}, 2);
+  const absl::StatusOr<Plan> plan = planner::Compile(ops_, graph, options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_THAT(plan->devices, SizeIs(4));
+  EXPECT_THAT(asked, ElementsAre(std::pair(0u, 2u), std::pair(2u, 2u)));
+  for (uint32_t d = 0; d < 4; ++d) {
+    const bool is_last = d >= kFirstOfLast;
+    EXPECT_EQ(Kernels(*plan, static_cast<int>(d), "accumulate").empty(), !is_last) << d;
+    EXPECT_EQ(plan->devices[d].arena_bytes > kWorkspace, is_last) << d;
+  }
+  // What one group cannot run is an error where the other could.
+  options.kernels_of = [&](uint32_t first, uint32_t) {
+    graph::KernelTraits traits = kernels::TraitsOf(kernels_, 1);
+    if (first != kFirstOfLast) return traits;
+    traits.check_kernel = [](const graph::KernelSpec& spec) -> absl::Status {
+      if (spec.op != "tanh_grad" && spec.op != "matmul") return absl::OkStatus();
+      return absl::UnimplementedError("no kernel for " + spec.op);
+    };
+    return traits;
+  };
+  EXPECT_THAT(std::string(planner::Compile(ops_, graph, options).status().message()),
+              HasSubstr("no kernel for matmul"));
 }
 
 TEST_F(LowerToPlanTest, APartOfAParameterIsUpdatedWhereItLies) {

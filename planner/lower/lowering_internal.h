@@ -158,6 +158,7 @@ class Lowering {
   // What makes the program of a device of the mesh differ from others', by device.
   std::vector<std::vector<int64_t>> Signatures() const;
   void FindClasses();
+  void FindKernels();
   uint32_t KernelIndex(const KernelPlan& spec, const std::vector<uint32_t>& shardings);
   absl::Status CheckKernels() const;
 
@@ -234,7 +235,8 @@ class Lowering {
   std::vector<bool> is_read_often_;
   int num_stages_ = 1;
   std::vector<int> mesh_of_stage_;
-  std::vector<uint32_t> first_device_;  // of each group, and the number of all devices
+  std::vector<uint32_t> first_device_;        // of each group, and the number of all devices
+  std::vector<graph::KernelTraits> kernels_;  // that the devices of a group have in common
   // Stages other than the producer's that read a value.
   std::map<ValueId, std::set<int>> remote_readers_;
   std::map<std::pair<ValueId, int>, uint32_t> transfers_;  // value, stage

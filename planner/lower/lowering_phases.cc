@@ -55,6 +55,7 @@ absl::Status Lowering::Analyse() {
     }
   }
   RETURN_IF_ERROR(PlaceStages());
+  FindKernels();
   keys_.resize(num_stages_);
   for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
     const NodePhase& phase = phases_[id];

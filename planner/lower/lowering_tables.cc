@@ -72,25 +72,37 @@ uint32_t Lowering::KernelIndex(const KernelPlan& spec, const std::vector<uint32_
   return candidates.back();
 }
 
+void Lowering::FindKernels() {
+  for (int group = 0; group < num_stages_; ++group) {
+    kernels_.push_back(options_.kernels_of == nullptr
+                           ? options_.kernels
+                           : options_.kernels_of(first_device_[group], NumDevicesOfGroup(group)));
+  }
+}
+
 // That every operator runs on these element types; an error names the first node that does not.
 absl::Status Lowering::CheckKernels() const {
-  for (uint32_t k = 0; k < folded_.kernels.size(); ++k) {
-    const KernelPlan& kernel = folded_.kernels[k];
-    if (IsNoKernel(kernel.op)) continue;
-    const absl::Status status = options_.kernels.check_kernel(kernel);
-    if (status.ok()) continue;
-    for (const DevicePlan& program : folded_.programs) {
-      for (const ActorPlan& actor : program.actors) {
-        if (actor.kernel != k) continue;
-        const ValueId value = graph_.FindValue(actor.name);
-        std::string where;
-        if (value != kNoValue && ProducerOf(value).location.line > 0) {
-          const graph::SourceLocation& place = ProducerOf(value).location;
-          where = absl::StrCat(place.file, ":", place.line, ":", place.column, ": ");
-        }
-        return absl::Status(status.code(),
-                            absl::StrCat(where, "%", actor.name, ": ", status.message()));
+  // Each group with kernels of its own is checked; otherwise each kernel once.
+  const size_t num_lists = options_.kernels_of == nullptr ? 1 : kernels_.size();
+  std::vector<std::vector<bool>> is_checked(num_lists,
+                                            std::vector<bool>(folded_.kernels.size(), false));
+  for (const DevicePlan& program : folded_.programs) {
+    std::vector<bool>& done = is_checked[num_lists == 1 ? 0 : program.stage];
+    for (const ActorPlan& actor : program.actors) {
+      if (actor.kernel == kNone || done[actor.kernel]) continue;
+      done[actor.kernel] = true;
+      const KernelPlan& kernel = folded_.kernels[actor.kernel];
+      if (IsNoKernel(kernel.op)) continue;
+      const absl::Status status = kernels_[program.stage].check_kernel(kernel);
+      if (status.ok()) continue;
+      const ValueId value = graph_.FindValue(actor.name);
+      std::string where;
+      if (value != kNoValue && ProducerOf(value).location.line > 0) {
+        const graph::SourceLocation& place = ProducerOf(value).location;
+        where = absl::StrCat(place.file, ":", place.line, ":", place.column, ": ");
       }
+      return absl::Status(status.code(),
+                          absl::StrCat(where, "%", actor.name, ": ", status.message()));
     }
   }
   return absl::OkStatus();

@@ -387,8 +387,10 @@ class Searcher {
                                         std::optional<double>* too_large_s = nullptr) const {
     EstimateOptions options = OptionsOf(open.strategy, policy);
     options.limit_s = limit_s;
+    absl::Span<const std::vector<int>> arrangements = cutting.arrangements;
+    if (problem_.keeps_group_order) arrangements = arrangements.first(1);
     ASSIGN_OR_RETURN(ArrangedCut arranged,
-                     CutOnGroups(cutting.groups, cutting.arrangements, *problem_.machine, options));
+                     CutOnGroups(cutting.groups, arrangements, *problem_.machine, options));
     if (too_large_s != nullptr && arranged.cut.is_limited) *too_large_s = arranged.cut.fastest_s;
     Candidate candidate;
     candidate.strategy = open.strategy;

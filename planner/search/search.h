@@ -77,6 +77,7 @@ struct SearchProblem {
   int64_t microbatches = 0;              // 0: chosen too
   int64_t chunks = 0;                    // of each group of a pipeline; 0: chosen too
   bool splits_weight_gradients = false;  // or if the schedule wants that
+  bool keeps_group_order = false;        // the stages follow the devices (see device_groups)
   SearchLimits limits;
   double bucket_bytes = 4 << 20;
   // From a graph with shardings and stages to one with lowered redistributions (EstimatePasses).

@@ -495,6 +495,48 @@ TEST_F(SearchTest, StagesAreCutToFitIntoMemory) {
   EXPECT_LT(uneven.best.estimate.step_s, 1.5 * even.best.estimate.step_s);
 }
 
+// The first of four stages keeps four micro-batches in flight and the others fewer. Where it fits
+// into the last two devices alone, the first arrangement of the groups that begins with one of
+// those is taken; or, if the stages are to follow the devices, the first stage gets fewer layers.
+TEST_F(SearchTest, StagesMayFollowTheDevices) {
+  graph::ModelConfig config;
+  config.layers = 24;
+  config.heads = 4;
+  config.width = 32;
+  config.context = 64;
+  config.dropout = 0;
+  const graph::Graph forward =
+      *graph::BuildModelGraph(ops_, *models_.FindModel("gpt"), config, graph::ModelUse::kTrain, 64);
+  const auto find = [&](int64_t memory_bytes, bool keeps_order) {
+    ClusterSpec spec = FreeComputation(4).cluster.spec();
+    spec.kinds[0].peak_flops_per_s.fill(1e11);
+    spec.kinds[0].memory_bytes_per_s = 1e10;
+    spec.levels[0].bytes_per_s = 1e12;
+    spec.kinds.push_back(spec.kinds[0]);
+    spec.kinds[0].name = "small";
+    spec.kinds[0].memory_bytes = memory_bytes;
+    spec.devices = {{2, 0}, {2, 1}};
+    const Machine machine = {*Cluster::Create(spec)};
+    SearchProblem problem = Problem(forward, gpt_hints(), machine, 4);
+    problem.strategy = Strategy{.pp = 4};
+    problem.microbatches = 8;
+    problem.keeps_group_order = keeps_order;
+    return FindStrategy(problem)->best;
+  };
+  const Candidate even = find(int64_t{1} << 40, true);
+  const std::vector<GroupEstimate>& groups = even.estimate.groups;
+  const double memory = 0.9 * groups[0].memory.total();
+  ASSERT_GT(memory, groups[1].memory.total());
+  ASSERT_GT(memory, groups[2].memory.total());
+  const Candidate any = find(static_cast<int64_t>(memory), false);
+  EXPECT_THAT(any.device_groups, ::testing::ElementsAre(2, 0, 1, 3));
+  EXPECT_EQ(any.stage_starts, even.stage_starts);
+  const Candidate in_order = find(static_cast<int64_t>(memory), true);
+  EXPECT_THAT(in_order.device_groups, ::testing::IsEmpty());
+  EXPECT_TRUE(in_order.estimate.fits());
+  EXPECT_LT(in_order.stage_starts[1], even.stage_starts[1]);
+}
+
 // All ways to cut a sequence into parts.
 template <typename F>
 void ForEachCut(int count, int num_parts, const F& use) {

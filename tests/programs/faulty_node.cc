@@ -11,6 +11,7 @@
 //                               its operand was Fault::kCount; Fault::kError ends that executor
 //   FAULTY_NODE_SLOW=M:MS       one in M messages takes up to MS milliseconds longer
 //   FAULTY_NODE_MARK=PATH       a file that is made just before
+//   --devices KIND              emulated, or mixed: some are CPUs
 //
 // It knows the policies and the kernel of faulty_node.h too.
 
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -228,12 +230,12 @@ kernels::KernelRegistry FaultyKernels(Fault at_end, MessageCount* messages) {
 int Main(int argc, char** argv) {
   actors::NodeOptions options;
   std::string rank;
-  bool is_emulated = false;
+  std::string_view devices;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i];
     if (name == "--join") options.coordinator = argv[i + 1];
     if (name == "--rank") rank = argv[i + 1];
-    if (name == "--devices") is_emulated = std::string_view(argv[i + 1]) == "emulated";
+    if (name == "--devices") devices = argv[i + 1];
   }
   (void)absl::SimpleAtoi(rank, &options.rank);
   MessageCount messages;
@@ -265,9 +267,15 @@ int Main(int argc, char** argv) {
       return std::make_unique<FaultyWaitTransport>(std::move(inner), fault, &messages);
     };
   }
-  if (is_emulated) {
-    kernels = kernels::EmulatedKernels(kernels);
-    options.create_device = [](uint32_t index) { return EmulatedDevice::Create({.seed = index}); };
+  if (devices == "emulated" || devices == "mixed") {
+    options.kernels_by_kind["emulated"] =
+        std::make_shared<const kernels::KernelRegistry>(kernels::EmulatedKernels(kernels));
+    // Mixed kinds have a pattern without a period.
+    options.create_device =
+        [is_mixed = devices == "mixed"](uint32_t index) -> absl::StatusOr<std::unique_ptr<Device>> {
+      if (is_mixed && std::popcount(index) % 2 == 0) return nullptr;
+      return EmulatedDevice::Create({.seed = index});
+    };
   }
   planner::PolicyRegistry policies = planner::BuiltinPolicies();
   (void)policies.Add(WaitingPolicy(kSilentPolicy, 3));
