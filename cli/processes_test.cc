@@ -307,11 +307,10 @@ TEST_P(CoordinatorDeathTest, EndsTheNodes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Signals, CoordinatorDeathTest,
-                         ::testing::Values(SIGKILL, SIGSEGV, SIGHUP, SIGSTOP),
+                         ::testing::Values(SIGKILL, SIGSEGV, SIGSTOP),
                          [](const ::testing::TestParamInfo<int>& info) {
                            return info.param == SIGKILL   ? "Killed"
                                   : info.param == SIGSEGV ? "Crashed"
-                                  : info.param == SIGHUP  ? "HungUp"
                                                           : "Stopped";
                          });
 

@@ -57,7 +57,7 @@ class SlurmTest(unittest.TestCase):
         errors = self.run_in_slurm("srun", "--mpi=pmix", "-N", "2", "--ntasks-per-node=2", PENSTOCK,
                                    "launch", "--", self.job, "--json")
         self.assertIn("launch: rank 0 of 4 processes that srun has started coordinates, and tells "
-                      "its address through PMIx\n", errors)
+                      "its address and the key through PMIx\n", errors)
 
     def test_tasks_of_a_step_find_each_other_by_their_variables(self):
         key = self.folder / "key"

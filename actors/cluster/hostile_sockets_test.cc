@@ -304,7 +304,8 @@ TEST_P(HostileSocketsTest, HalfOpenConnectionsDoNotDisturbAJob) {
   EXPECT_THAT(late.get().ToString(), HasSubstr("the only node of the job has joined"));
   printf("%zu connections, %d steps meanwhile, %.1f MiB more at the peak\n", silent.size(),
          num_steps, static_cast<double>(peak - before) / (1 << 20));
-  EXPECT_LT(peak - before, size_t{kHasSanitizer ? 1024 : 192} << 20);
+  // With the ends of the client that says wrong frames, which are in this process.
+  EXPECT_LT(peak - before, size_t{kHasSanitizer ? 1024 : 384} << 20);
   for (const int fd : silent) close(fd);
   ASSERT_NO_FATAL_FAILURE(run_step());
   *session = nullptr;

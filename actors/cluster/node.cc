@@ -108,8 +108,8 @@ control::StatusPromise Greet(ControlLoop& loop, const NodeOptions& options, cons
   return Connect(loop, options.coordinator, absl::Now() + options.connect_timeout)
       .then(
           [&loop, &options, key, &agent, num_tries](kj::Own<kj::AsyncIoStream> stream) {
-            const auto try_again = [&loop, &options, key, &agent,
-                                    num_tries](absl::Status&& joined) -> control::StatusPromise {
+            auto try_again = [&loop, &options, key, &agent,
+                              num_tries](absl::Status&& joined) -> control::StatusPromise {
               if (!absl::IsAborted(joined)) return std::move(joined);
               if (num_tries == kMaxTries) return absl::PermissionDeniedError(joined.message());
               return loop.timer()
@@ -118,7 +118,8 @@ control::StatusPromise Greet(ControlLoop& loop, const NodeOptions& options, cons
                     return Greet(loop, options, key, agent, num_tries + 1);
                   });
             };
-            return agent.Join(kj::mv(stream), key).then(try_again);
+            return agent.Join(kj::mv(stream), key)
+                .then(kj::mv(try_again));  // kj keeps a reference to what is not moved
           },
           [](kj::Exception&& exception) -> control::StatusPromise {
             return absl::UnavailableError(StrCat(
