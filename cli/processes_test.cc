@@ -307,10 +307,11 @@ TEST_P(CoordinatorDeathTest, EndsTheNodes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Signals, CoordinatorDeathTest,
-                         ::testing::Values(SIGKILL, SIGSEGV, SIGSTOP),
+                         ::testing::Values(SIGKILL, SIGSEGV, SIGHUP, SIGSTOP),
                          [](const ::testing::TestParamInfo<int>& info) {
                            return info.param == SIGKILL   ? "Killed"
                                   : info.param == SIGSEGV ? "Crashed"
+                                  : info.param == SIGHUP  ? "HungUp"
                                                           : "Stopped";
                          });
 
