@@ -301,8 +301,10 @@ absl::Status CheckTensorSplits(const Job& job, const Strategy& strategy,
 // pipeline is cut.
 absl::StatusOr<bool> NeedsSearch(const Job& job, const std::optional<Strategy>& given) {
   if (!given.has_value() || job.parallel.microbatches == 0) return true;
-  if (given->pp == 1 || (job.cluster.file.empty() && !ListsDeviceKinds(job))) return false;
   // Where to cut depends on which devices are faster.
+  const bool may_be_unlike =
+      !job.cluster.file.empty() || ListsDeviceKinds(job) || !job.cluster.host_speeds.empty();
+  if (given->pp == 1 || !may_be_unlike) return false;
   ASSIGN_OR_RETURN(const planner::Machine machine, MachineOf(job, given->num_devices()));
   return machine.cluster.spec().kinds.size() > 1;
 }

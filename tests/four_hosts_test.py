@@ -111,7 +111,7 @@ class FourHostsTest(unittest.TestCase):
         errors = self.run_on_first([*self.hosts.mpirun(), "-np", "4", "--host",
                                     ",".join(self.hosts.names()), *self.command()])
         self.assertIn("launch: rank 0 of 4 processes that mpirun has started coordinates, and tells "
-                      "its address through PMIx\n", errors)
+                      "its address and the key through PMIx\n", errors)
 
     def test_slurm(self):
         """One cluster for all that Slurm does: its daemons take seconds to start."""
@@ -129,7 +129,7 @@ class FourHostsTest(unittest.TestCase):
             errors = self.run_on_first(["srun", "--mpi=pmix", "-N", "4", *self.command()],
                                        **cluster.environment)
             self.assertIn("launch: rank 0 of 4 processes that srun has started coordinates, and tells "
-                          "its address through PMIx\n", errors)
+                          "its address and the key through PMIx\n", errors)
         with self.subTest("members that find each other by their variables"):
             errors = self.run_on_first(["srun", "-N", "4", *self.command("--key-file", self.key)],
                                        **cluster.environment)

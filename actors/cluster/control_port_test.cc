@@ -102,6 +102,7 @@ template <typename Harness>
 void BearsAnyPeer(Harness& harness, uint64_t seed, std::vector<std::string> sessions,
                   size_t num_frames) {
   const std::string right = sessions[0];
+  ASSERT_GT(right.size(), testing::kControlHelloBytes) << "no session was recorded";
   FrameMutator mutator(seed, std::move(sessions));
   FeedMany(harness, mutator, num_frames);
   const ControlOutcome after = harness.Feed(right);

@@ -263,7 +263,7 @@ kj::Promise<absl::StatusOr<kj::Own<kj::AsyncIoStream>>> Greet(
   using Result = absl::StatusOr<Stream>;
   kj::Promise<Stream> secured = nullptr;
   // The hello has half of the key in it.
-  if (IsUnixAddress(address) && !IsOfThisUser(*stream)) {
+  if (IsUnixSocket(*stream) && !IsOfThisUser(*stream)) {
     return Result(absl::UnauthenticatedError(""));
   }
   const bool is_secure = encryption == Encryption::kTls && !IsUnixAddress(address);
