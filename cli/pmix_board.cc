@@ -1,6 +1,7 @@
 #include "cli/pmix_board.h"
 
 #include <pmix.h>
+#include <signal.h>
 
 #include <array>
 #include <string_view>
@@ -31,7 +32,14 @@ bool PmixBoard::HasServer(const Variables& variables) {
 
 absl::StatusOr<std::unique_ptr<PmixBoard>> PmixBoard::Connect() {
   pmix_proc_t self;
-  if (const pmix_status_t status = PMIx_Init(&self, nullptr, 0); status != PMIX_SUCCESS) {
+  // Its thread would take the signals that are for this process.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const pmix_status_t status = PMIx_Init(&self, nullptr, 0);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (status != PMIX_SUCCESS) {
     return Failed("connecting to the server that has started this process", status);
   }
   return std::unique_ptr<PmixBoard>(new PmixBoard(self.nspace));

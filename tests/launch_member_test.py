@@ -70,16 +70,20 @@ class LaunchMemberTest(unittest.TestCase):
         self.addCleanup(member.kill)
         return member
 
-    def mpirun(self, *groups):
-        """The command of processes in groups, each with its number and options of `launch`."""
+    def mpirun_command(self, *groups, run=()):
+        """Of processes in groups, each with its number and options of `launch`."""
         if shutil.which("mpirun") is None:
             self.skipTest("there is no mpirun (package openmpi-bin)")
         command = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
         for index, (count, *options) in enumerate(groups):
             command += [":"] if index > 0 else []
             command += ["-np", str(count), PENSTOCK, "launch", "--log-dir", self.folder / "logs",
-                        *options, "--", self.job, "--json"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+                        *options, "--", self.job, "--json", *run]
+        return command
+
+    def mpirun(self, *groups):
+        return subprocess.run(self.mpirun_command(*groups), capture_output=True, text=True,
+                              timeout=PATIENCE_S, check=False)
 
     def torchrun(self, rank):
         return {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1",
@@ -318,6 +322,23 @@ class LaunchMemberTest(unittest.TestCase):
         _, errors = second.communicate(timeout=PATIENCE_S)
         self.assertEqual(second.returncode, 1, errors)
         self.assertIn("interrupted (Interrupt) after step", errors)
+
+    def test_an_interrupt_of_rank_0_under_mpirun_ends_the_job_in_order(self):
+        run = subprocess.Popen(self.mpirun_command((2,), run=("--set", "train.steps=1000000")),
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(run.stdout.close)
+        self.addCleanup(run.stderr.close)
+        self.addCleanup(run.wait)
+        self.addCleanup(run.kill)
+        for line in run.stderr:
+            if job := re.match(r"job (\d+): ", line):
+                break
+        run.stdout.readline()
+        os.kill(int(job[1]), signal.SIGINT)
+        _, errors = run.communicate(timeout=PATIENCE_S)
+        # mpirun ends whoever is left once the first has ended with a status.
+        self.assertIn("penstock: interrupted; ending after this step", errors)
+        self.assertRegex(errors, r"interrupted \(Interrupt\) after step \d+")
 
     def test_a_member_that_dies_is_named(self):
         members = [self.start(self.torchrun(rank), "--key-file", self.key,

@@ -151,6 +151,15 @@ class LaunchTest(unittest.TestCase):
                                  text=True, timeout=PATIENCE_S, check=False)
         self.assertIn("others may read the job's key", refused.stderr)
 
+    def test_a_single_slot_runs_on_its_host(self):
+        command = self.launch("--set", 'parallel.strategy="dp=1"', hosts="127.0.0.1:1")
+        run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("joined: rank 0 on ", run.stderr)
+        self.program.unlink()
+        run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        self.assertEqual(run.returncode, 127, run.stderr)
+
     def test_the_slots_of_a_host_have_cores_of_their_own(self):
         if len(os.sched_getaffinity(0)) < 2:
             self.skipTest("there is one core")
