@@ -54,6 +54,11 @@ absl::Status AtVariable(const char* name, const absl::Status& status) {
 
 // Inside an allocation: its nodes, with as many slots as it has tasks there.
 absl::StatusOr<std::vector<HostSlots>> HostsOfSlurm() {
+  if (EnvironmentVariable("SLURM_JOB_NODELIST").empty()) {
+    return absl::FailedPreconditionError(
+        "--launcher slurm: this is no allocation of Slurm (SLURM_JOB_NODELIST); start it with "
+        "salloc or sbatch, or add --host");
+  }
   const absl::StatusOr<std::vector<std::string>> names =
       ExpandNodeList(EnvironmentVariable("SLURM_JOB_NODELIST"));
   RETURN_IF_ERROR(AtVariable("SLURM_JOB_NODELIST", names.status()));
@@ -77,6 +82,10 @@ absl::StatusOr<std::vector<HostSlots>> FindHosts(const Options& options,
                                                  const std::string& launcher) {
   if (!options.hosts.empty() && !options.host_file.empty()) {
     return absl::InvalidArgumentError("--host and --hostfile exclude each other");
+  }
+  if (launcher == "local" && !(options.hosts.empty() && options.host_file.empty())) {
+    return absl::InvalidArgumentError(
+        "--launcher local starts processes on this host alone; leave out --host and --hostfile");
   }
   if (!options.host_file.empty()) {
     ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.host_file, kMaxHostFileBytes));
@@ -285,6 +294,11 @@ absl::Status Launch(const Environment& environment, const Options& options) {
                        arguments.insert(arguments.end(), {"--procs", StrCat(num_processes)});
                        return RunJob(environment_of_job, arguments);
                      });
+  }
+  if (options.member.size > 0 || options.member.device != "cpu") {
+    return absl::InvalidArgumentError(
+        "--members and --device are for a member, which something else has started; the job says "
+        "what its devices are (cluster.device_kind)");
   }
   ASSIGN_OR_RETURN(const std::vector<HostSlots> hosts, FindHosts(options, launcher));
   int64_t num_processes = 0;

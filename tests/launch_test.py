@@ -151,6 +151,17 @@ class LaunchTest(unittest.TestCase):
                                  text=True, timeout=PATIENCE_S, check=False)
         self.assertIn("others may read the job's key", refused.stderr)
 
+    def test_options_that_do_not_go_together_are_refused(self):
+        for options, message in [
+                (("-H", "a", "--launcher", "local"), "--launcher local starts processes on this host"),
+                (("-H", "a", "--members", "2"), "--members and --device are for a member"),
+                (("-H", "a", "--device", "cuda"), "--members and --device are for a member"),
+                (("--launcher", "slurm"), "this is no allocation of Slurm")]:
+            run = subprocess.run([PENSTOCK, "launch", *options, "--", self.job], text=True,
+                                 capture_output=True, timeout=PATIENCE_S, check=False)
+            self.assertEqual(run.returncode, 2, run.stderr)
+            self.assertIn(message, run.stderr)
+
     def test_a_single_slot_runs_on_its_host(self):
         command = self.launch("--set", 'parallel.strategy="dp=1"', hosts="127.0.0.1:1")
         run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
