@@ -300,6 +300,10 @@ absl::Status Launch(const Environment& environment, const Options& options) {
         "--members and --device are for a member, which something else has started; the job says "
         "what its devices are (cluster.device_kind)");
   }
+  if (launcher == "local" && !options.member.key_file.empty()) {
+    return absl::InvalidArgumentError(
+        "--key-file does not go with local processes, which are handed the key on a descriptor");
+  }
   ASSIGN_OR_RETURN(const std::vector<HostSlots> hosts, FindHosts(options, launcher));
   int64_t num_processes = 0;
   for (const HostSlots& host : hosts) num_processes += host.slots;
@@ -309,10 +313,6 @@ absl::Status Launch(const Environment& environment, const Options& options) {
   }
   environment.err << "launch: each process keeps what it prints in " << member_options.log_folder
                   << "/HOST.RANK.log" << std::endl;
-  if (launcher == "local" && !options.member.key_file.empty()) {
-    return absl::InvalidArgumentError(
-        "--key-file does not go with local processes, which are handed the key on a descriptor");
-  }
   if (launcher == "local") {
     environment.err << "launch: local processes" << std::endl;
     return RunJob(there, std::move(arguments));
@@ -356,12 +356,12 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
       "  penstock launch --hostfile hosts -- job.toml\n"
       "  salloc -N 2 --ntasks-per-node 2 penstock launch -- job.toml\n"
       "  srun -N 2 penstock launch --key-file key -- job.toml\n"
-      "  mpirun -np 4 penstock launch -- job.toml\n\n"
+      "  mpirun -np 4 --bind-to none penstock launch -- job.toml\n\n"
       "This process coordinates: it starts one process for each slot through ssh, srun or mpirun "
       "and hands it the job's key on its standard input, which ssh encrypts, and srun and mpirun "
       "mostly do not: with --key-file, each reads it from that file. A host file has a host a "
-      "line, with "
-      "slots=N. The program must be at the same path on every host, or at --remote-program; data "
+      "line, with slots=N. The program must be at the same path on every host, or at "
+      "--remote-program; data "
       "of the job are read here alone. Control connections are encrypted with TLS 1.3; tensors "
       "are not, and travel over the interface of the route to this host.\n\n"
       "If srun, mpirun, torchrun or a Kubernetes job has started `launch` on all hosts, the "
@@ -379,9 +379,9 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
       ->add_option(
           "--launcher", options->launcher,
           "How processes are started: ssh, slurm (srun, in an allocation), mpi (mpirun), "
-          "local, member (they have been, and this is one of them), or k8s (of a Kubernetes "
-          "job) (auto: member where "
-          "variables say so, slurm in an allocation, ssh with hosts, otherwise local)")
+          "local, member (they have been, and this is one of them), or k8s (of a Kubernetes job) "
+          "(auto: member where variables say so, slurm in an allocation, ssh with hosts, otherwise "
+          "local)")
       ->option_text("NAME")
       ->check(CLI::IsMember({"auto", "ssh", "slurm", "mpi", "local", "member", "k8s"}));
   command

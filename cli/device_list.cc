@@ -60,8 +60,7 @@ DeviceList::DeviceList(std::vector<Block> blocks) {
 
 absl::StatusOr<DeviceList> DeviceList::Parse(std::string_view text) {
   std::vector<Block> blocks;
-  for (const absl::string_view part :
-       absl::StrSplit(absl::string_view(text.data(), text.size()), ',')) {
+  for (const absl::string_view part : absl::StrSplit(ToAbsl(text), ',')) {
     const std::pair<std::string, std::string> block = absl::StrSplit(part, absl::MaxSplits(':', 1));
     RETURN_IF_ERROR(CheckDeviceKind(block.first));
     blocks.push_back({block.first, 0});
@@ -108,8 +107,9 @@ int64_t DeviceList::Count(std::string_view kind, int64_t first, int64_t count) c
   int64_t number = 0;
   int64_t begin = 0;
   for (const Block& block : Blocks(first + count)) {
-    if (block.kind == kind)
+    if (block.kind == kind) {
       number += std::max<int64_t>(begin + block.count - std::max(begin, first), 0);
+    }
     begin += block.count;
   }
   return number;

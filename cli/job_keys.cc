@@ -540,8 +540,8 @@ const std::vector<Key>& Keys() {
        SetClusterFile},
       {"cluster.device_kind",
        "Kind of the devices that run the job: \"cpu\", \"cuda\", or \"emulated\" for tests; or a "
-       "list "
-       "of kinds for as many equal blocks of devices, such as [\"cpu\", \"cuda\"] for the first "
+       "list of kinds for as many equal blocks of devices, such as [\"cpu\", \"cuda\"] for the "
+       "first "
        "half and the second; see docs/GPU.md (\"cpu\")",
        DeviceKinds([](Job& j) { return &j.cluster.device_kinds; })},
       {"cluster.devices",

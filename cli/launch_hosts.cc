@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <optional>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 
 #include "base/status_macros.h"
@@ -177,12 +178,6 @@ std::vector<Word> SplitWords(std::string_view line) {
   return words;
 }
 
-std::string_view Trimmed(std::string_view text) {
-  constexpr std::string_view kSpaces = " \t\r\v\f";
-  const size_t begin = std::min(text.find_first_not_of(kSpaces), text.size());
-  return text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
-}
-
 // What a key of OpenMPI's host files says of a host. Keys of several words have '_' or '-'.
 enum class HostKey { kSlots, kUser, kIgnored, kUnknown };
 
@@ -199,6 +194,8 @@ HostKey HostKeyOf(std::string_view text) {
   return is_maximum ? HostKey::kIgnored : HostKey::kUnknown;
 }
 
+constexpr char kExpectedKey[] = "expected slots=N or username=NAME";
+
 // A line of a host file: what AddEntry adds.
 struct HostLine {
   std::string host;
@@ -208,11 +205,12 @@ struct HostLine {
 
 absl::Status AddToLine(std::string_view word, HostLine* line) {
   const size_t equals = word.find('=');
-  const std::string_view value =
-      equals == std::string_view::npos ? "" : Trimmed(word.substr(equals + 1));
-  const HostKey key = equals == std::string_view::npos ? HostKey::kUnknown
-                                                       : HostKeyOf(Trimmed(word.substr(0, equals)));
-  switch (key) {
+  if (equals == std::string_view::npos) return Wrong(word, kExpectedKey);
+  const auto trimmed = [](std::string_view text) {
+    return ToStd(absl::StripAsciiWhitespace(ToAbsl(text)));
+  };
+  const std::string_view value = trimmed(word.substr(equals + 1));
+  switch (HostKeyOf(trimmed(word.substr(0, equals)))) {
     case HostKey::kIgnored:
       return absl::OkStatus();
     case HostKey::kUser:
@@ -233,7 +231,7 @@ absl::Status AddToLine(std::string_view word, HostLine* line) {
     case HostKey::kUnknown:
       break;
   }
-  return Wrong(word, "expected slots=N or username=NAME");
+  return Wrong(word, kExpectedKey);
 }
 
 }  // namespace

@@ -58,7 +58,48 @@ class SchedulerDeathTest(HostsDeathTest):
         self.await_log(1, 1, rf"penstock: the coordinator \(pid {coordinator} on n1\) is gone")
 
 
-class SlurmDeathTest(SchedulerDeathTest):
+class MemberDeaths:
+    """Of tests that have `launch_members`."""
+
+    def test_the_host_of_a_member(self):
+        self.launch_members()
+        self.check_host()
+
+
+class LaunchDeaths(MemberDeaths):
+    """Of tests that have `launch`, too, which starts each node through the program STARTER."""
+
+    def test_a_node(self):
+        self.launch()
+        begin = time.monotonic()
+        os.kill(self.node(1), signal.SIGKILL)
+        self.check_named(begin, r"penstock: node 1 \(pid \d+ on n2\) was killed by signal 9 \(Killed\)",
+                         128 + signal.SIGKILL)
+
+    def test_a_host(self):
+        self.launch()
+        self.check_host()
+
+    def test_the_program_that_has_started_a_node(self):
+        self.launch()
+        starters = self.starters(self.STARTER, "--rank 1 ")
+        self.assertTrue(starters)
+        begin = time.monotonic()
+        for pid in starters:
+            os.kill(pid, signal.SIGKILL)
+        self.check_named(begin, r"penstock: node 1 .*was killed by signal 9 \(Killed\), which ended the "
+                         "program on this host that had started the node")
+
+    def test_the_coordinator(self):
+        self.launch()
+        begin = time.monotonic()
+        os.kill(self.processes("launch")[0], signal.SIGKILL)
+        self.check_gone(begin, BOUND_S + 2)
+
+
+class SlurmDeathTest(LaunchDeaths, SchedulerDeathTest):
+    STARTER = "srun"
+
     @classmethod
     def setUpClass(cls):
         if reason := slurm.why_not():
@@ -77,33 +118,6 @@ class SlurmDeathTest(SchedulerDeathTest):
         self.start_on(0, ["srun", "--mpi=pmix", "-w", "n1,n2", *self.launch_command()],
                       **self.cluster.environment)
 
-    def test_a_node(self):
-        self.launch()
-        begin = time.monotonic()
-        os.kill(self.node(1), signal.SIGKILL)
-        self.check_named(begin, r"penstock: node 1 \(pid \d+ on n2\) was killed by signal 9 \(Killed\)",
-                         128 + signal.SIGKILL)
-
-    def test_a_host(self):
-        self.launch()
-        self.check_host()
-
-    def test_the_program_that_has_started_a_node(self):
-        self.launch()
-        starters = self.starters("srun", "--rank 1 ")
-        self.assertTrue(starters)
-        begin = time.monotonic()
-        for pid in starters:
-            os.kill(pid, signal.SIGKILL)
-        self.check_named(begin, r"penstock: node 1 .*was killed by signal 9 \(Killed\), which ended the "
-                         "program on this host that had started the node")
-
-    def test_the_coordinator(self):
-        self.launch()
-        begin = time.monotonic()
-        os.kill(self.processes("launch")[0], signal.SIGKILL)
-        self.check_gone(begin, BOUND_S + 2)
-
     def test_a_member(self):
         self.launch_members()
         begin = time.monotonic()
@@ -111,15 +125,11 @@ class SlurmDeathTest(SchedulerDeathTest):
         os.kill(victim, signal.SIGKILL)
         self.check_named(begin, rf"penstock: node 1 \(pid {victim} on n2\)")
 
-    def test_the_host_of_a_member(self):
-        self.launch_members()
-        self.check_host()
-
     def test_the_terminal_of_the_program_that_has_started_all_members(self):
         """Slurm itself keeps the tasks of an srun that is killed, until their job is cancelled."""
         self.launch_members()
         begin = time.monotonic()
-        for pid in self.starters("srun"):
+        for pid in self.starters(self.STARTER):
             os.kill(pid, signal.SIGHUP)
         self.check_gone(begin)
 
@@ -131,7 +141,9 @@ class SlurmDeathTest(SchedulerDeathTest):
         self.check_members_end(begin, coordinator)
 
 
-class MpirunDeathTest(SchedulerDeathTest):
+class MpirunDeathTest(LaunchDeaths, SchedulerDeathTest):
+    STARTER = "orterun"
+
     @classmethod
     def setUpClass(cls):
         if shutil.which("mpirun") is None:
@@ -149,33 +161,6 @@ class MpirunDeathTest(SchedulerDeathTest):
     def launch_members(self):
         self.start_on(0, [*self.hosts.mpirun(), "-np", "2", "--host", "n1,n2", *self.launch_command()])
 
-    def test_a_node(self):
-        self.launch()
-        begin = time.monotonic()
-        os.kill(self.node(1), signal.SIGKILL)
-        self.check_named(begin, r"penstock: node 1 \(pid \d+ on n2\) was killed by signal 9 \(Killed\)",
-                         128 + signal.SIGKILL)
-
-    def test_a_host(self):
-        self.launch()
-        self.check_host()
-
-    def test_the_program_that_has_started_a_node(self):
-        self.launch()
-        starters = self.starters("orterun", "--rank 1 ")
-        self.assertTrue(starters)
-        begin = time.monotonic()
-        for pid in starters:
-            os.kill(pid, signal.SIGKILL)
-        self.check_named(begin, r"penstock: node 1 .*was killed by signal 9 \(Killed\), which ended the "
-                         "program on this host that had started the node")
-
-    def test_the_coordinator(self):
-        self.launch()
-        begin = time.monotonic()
-        os.kill(self.processes("launch")[0], signal.SIGKILL)
-        self.check_gone(begin, BOUND_S + 2)
-
     # mpirun ends the members that are left, and says so, perhaps before they do.
 
     def test_a_member(self):
@@ -186,14 +171,10 @@ class MpirunDeathTest(SchedulerDeathTest):
         self.check_named(begin, rf"penstock: node 1 \(pid {victim} on n2\)|"
                          r"rank 1 with PID \d+ .*signal 9")
 
-    def test_the_host_of_a_member(self):
-        self.launch_members()
-        self.check_host()
-
     def test_the_program_that_has_started_all_members(self):
         self.launch_members()
         begin = time.monotonic()
-        for pid in self.starters("orterun"):
+        for pid in self.starters(self.STARTER):
             os.kill(pid, signal.SIGKILL)
         self.check_gone(begin)
 
@@ -206,7 +187,7 @@ class MpirunDeathTest(SchedulerDeathTest):
                          r"rank 0 with PID \d+ .*signal 9")
 
 
-class EtcdDeathTest(SchedulerDeathTest):
+class EtcdDeathTest(MemberDeaths, SchedulerDeathTest):
     """Nobody has started the members together: the test plays the part of two users."""
 
     @classmethod
@@ -243,10 +224,6 @@ class EtcdDeathTest(SchedulerDeathTest):
         other.kill()
         other.wait()
         self.check_named(begin, rf"penstock: node 1 \(pid {other.pid} on n2\)", 1)
-
-    def test_the_host_of_a_member(self):
-        self.launch_members()
-        self.check_host()
 
     def test_the_member_that_coordinates(self):
         self.launch_members()

@@ -138,7 +138,17 @@ INSTANTIATE_TEST_SUITE_P(
 
 // --- Losses that do not end the job --------------------------------------------------------------
 
-using ClusterLossTest = ClusterTest;
+class ClusterLossTest : public ClusterTest {
+ protected:
+  // Over the first two of three nodes.
+  absl::StatusOr<std::unique_ptr<Session>> StartFew(Cluster& cluster) {
+    SessionOptions options;
+    options.kernels = &kernels_;
+    options.num_processes = 2;
+    options.start_engine = cluster.engine_factory();
+    return Session::Start(MakePlan(2), options);
+  }
+};
 
 // Counts the losses and goes on, unless it was a node whose loss ends the job.
 class LossCounter {
@@ -169,11 +179,7 @@ TEST_F(ClusterLossTest, AJobMayGoOnWithoutANode) {
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   absl::StatusOr<std::unique_ptr<Session>> all = StartSession(**cluster, 4);  // two in the last
   ASSERT_TRUE(all.ok()) << all.status();
-  SessionOptions few_options;
-  few_options.kernels = &kernels_;
-  few_options.num_processes = 2;
-  few_options.start_engine = (*cluster)->engine_factory();
-  absl::StatusOr<std::unique_ptr<Session>> few = Session::Start(MakePlan(2), few_options);
+  absl::StatusOr<std::unique_ptr<Session>> few = StartFew(**cluster);
   ASSERT_TRUE(few.ok()) << few.status();
   ASSERT_TRUE((*few)->Run(MakeFeeds(2)).ok());
 
@@ -186,7 +192,7 @@ TEST_F(ClusterLossTest, AJobMayGoOnWithoutANode) {
   EXPECT_THAT(losses.reports(), ::testing::ElementsAre(lost));
   all->reset();
   EXPECT_FALSE(StartSession(**cluster, 4).ok());
-  absl::StatusOr<std::unique_ptr<Session>> next = Session::Start(MakePlan(2), few_options);
+  absl::StatusOr<std::unique_ptr<Session>> next = StartFew(**cluster);
   ASSERT_TRUE(next.ok()) << next.status();
   for (auto& session : {&*few, &*next}) {
     const absl::StatusOr<StepResult> result = (*session)->Run(MakeFeeds(2));
@@ -209,11 +215,7 @@ TEST_F(ClusterLossTest, StopReturnsTheLossThatEndedTheJobAndNoneBefore) {
   options.on_loss = [&losses](const absl::Status& report) { return losses.Count(report); };
   absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(options);
   ASSERT_TRUE(cluster.ok()) << cluster.status();
-  SessionOptions few_options;
-  few_options.kernels = &kernels_;
-  few_options.num_processes = 2;
-  few_options.start_engine = (*cluster)->engine_factory();
-  absl::StatusOr<std::unique_ptr<Session>> few = Session::Start(MakePlan(2), few_options);
+  absl::StatusOr<std::unique_ptr<Session>> few = StartFew(**cluster);
   ASSERT_TRUE(few.ok()) << few.status();
   {
     const absl::StatusOr<std::unique_ptr<Session>> all = StartSession(**cluster, 4);

@@ -143,6 +143,10 @@ void SetTcpOptions(kj::AsyncIoStream& stream) {
   }
 }
 
+bool HasTls(std::string_view address, Encryption encryption) {
+  return encryption == Encryption::kTls && !IsUnixAddress(address);
+}
+
 // What TLS reads from. Notes that the other side has closed the connection: OpenSSL's error for
 // that is of the same type as its others, and of its reason only a text is left in kj's exception.
 class TransportStream final : public ForwardingStream {
@@ -248,9 +252,7 @@ kj::Promise<kj::Own<kj::AsyncIoStream>> SecureChannel::Secure(kj::Own<kj::AsyncI
 absl::StatusOr<std::shared_ptr<SecureChannel>> NodeChannel(std::string_view address,
                                                            std::string_view key,
                                                            Encryption encryption) {
-  if (encryption == Encryption::kNone || IsUnixAddress(address)) {
-    return std::shared_ptr<SecureChannel>();
-  }
+  if (!HasTls(address, encryption)) return std::shared_ptr<SecureChannel>();
   ASSIGN_OR_RETURN(std::unique_ptr<SecureChannel> channel,
                    SecureChannel::Create(key, ChannelSide::kNode));
   return std::shared_ptr<SecureChannel>(std::move(channel));
@@ -266,7 +268,7 @@ kj::Promise<absl::StatusOr<kj::Own<kj::AsyncIoStream>>> Greet(
   if (IsUnixSocket(*stream) && !IsOfThisUser(*stream)) {
     return Result(absl::UnauthenticatedError(""));
   }
-  const bool is_secure = encryption == Encryption::kTls && !IsUnixAddress(address);
+  const bool is_secure = HasTls(address, encryption);
   if (!is_secure) {
     secured = kj::mv(stream);
   } else {

@@ -56,8 +56,8 @@ class SearchTest : public ::testing::Test {
     problem.machine = &machine;
     problem.policies = {policies_.Find("1f1b")};
     problem.num_devices = num_devices;
-    problem.lower = [this](graph::Graph& graph) {
-      for (const Pass& pass : EstimatePasses(ops_)) {
+    problem.lower = [passes = EstimatePasses(ops_)](graph::Graph& graph) {
+      for (const Pass& pass : passes) {
         if (absl::Status status = pass.run(graph); !status.ok()) return status;
       }
       return absl::OkStatus();
@@ -70,6 +70,18 @@ class SearchTest : public ::testing::Test {
     config.layers = layers;
     return *graph::BuildModelGraph(ops_, *models_.FindModel("gpt"), config, graph::ModelUse::kTrain,
                                    batch);
+  }
+
+  // Of 24 layers, which several stages may share in many ways.
+  graph::Graph DeepGpt() {
+    graph::ModelConfig config;
+    config.layers = 24;
+    config.heads = 4;
+    config.width = 32;
+    config.context = 64;
+    config.dropout = 0;
+    return *graph::BuildModelGraph(ops_, *models_.FindModel("gpt"), config, graph::ModelUse::kTrain,
+                                   64);
   }
 
   const std::vector<graph::SplitHint>& gpt_hints() const {
@@ -116,6 +128,15 @@ Machine FreeComputation(int64_t num_devices, int64_t memory_bytes = int64_t{1} <
   level.bytes_per_s = 1e9;
   spec.levels.push_back(level);
   return {*Cluster::Create(std::move(spec))};
+}
+
+// Four of them.
+ClusterSpec SlowDevicesOnFastLinks() {
+  ClusterSpec spec = FreeComputation(4).cluster.spec();
+  spec.kinds[0].peak_flops_per_s.fill(1e11);
+  spec.kinds[0].memory_bytes_per_s = 1e10;
+  spec.levels[0].bytes_per_s = 1e12;
+  return spec;
 }
 
 class KnownAnswersTest : public SearchTest {
@@ -465,19 +486,10 @@ TEST_F(SearchTest, TheEstimateOfTheSearchIsThatOfThePlan) {
 // The first stages keep most micro-batches in flight: where that does not fit, they get fewer
 // layers.
 TEST_F(SearchTest, StagesAreCutToFitIntoMemory) {
-  graph::ModelConfig config;
-  config.layers = 24;
-  config.heads = 4;
-  config.width = 32;
-  config.context = 64;
-  config.dropout = 0;
-  const graph::Graph forward =
-      *graph::BuildModelGraph(ops_, *models_.FindModel("gpt"), config, graph::ModelUse::kTrain, 64);
+  const graph::Graph forward = DeepGpt();
   const auto find = [&](int64_t memory_bytes) {
-    ClusterSpec spec = FreeComputation(4, memory_bytes).cluster.spec();
-    spec.kinds[0].peak_flops_per_s.fill(1e11);
-    spec.kinds[0].memory_bytes_per_s = 1e10;
-    spec.levels[0].bytes_per_s = 1e12;
+    ClusterSpec spec = SlowDevicesOnFastLinks();
+    spec.kinds[0].memory_bytes = memory_bytes;
     const Machine machine = {*Cluster::Create(spec)};
     SearchProblem problem = Problem(forward, gpt_hints(), machine, 4);
     problem.microbatches = 8;
@@ -499,19 +511,9 @@ TEST_F(SearchTest, StagesAreCutToFitIntoMemory) {
 // into the last two devices alone, the first arrangement of the groups that begins with one of
 // those is taken; or, if the stages are to follow the devices, the first stage gets fewer layers.
 TEST_F(SearchTest, StagesMayFollowTheDevices) {
-  graph::ModelConfig config;
-  config.layers = 24;
-  config.heads = 4;
-  config.width = 32;
-  config.context = 64;
-  config.dropout = 0;
-  const graph::Graph forward =
-      *graph::BuildModelGraph(ops_, *models_.FindModel("gpt"), config, graph::ModelUse::kTrain, 64);
+  const graph::Graph forward = DeepGpt();
   const auto find = [&](int64_t memory_bytes, bool keeps_order) {
-    ClusterSpec spec = FreeComputation(4).cluster.spec();
-    spec.kinds[0].peak_flops_per_s.fill(1e11);
-    spec.kinds[0].memory_bytes_per_s = 1e10;
-    spec.levels[0].bytes_per_s = 1e12;
+    ClusterSpec spec = SlowDevicesOnFastLinks();
     spec.kinds.push_back(spec.kinds[0]);
     spec.kinds[0].name = "small";
     spec.kinds[0].memory_bytes = memory_bytes;

@@ -21,6 +21,7 @@
 #include "actors/cluster/control.capnp.h"
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/control_port_internal.h"
+#include "actors/cluster/forwarding_stream_internal.h"
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/node_agent_internal.h"
 #include "actors/cluster/plan_slice.h"
@@ -64,29 +65,23 @@ planner::Plan MakePlan() {
 std::string PlanBytes(const planner::Plan& plan) { return planner::PlanToBytes(plan).value(); }
 
 // Passes on what is written, and keeps a copy.
-class RecordingStream final : public kj::AsyncIoStream {
+class RecordingStream final : public actors::ForwardingStream {
  public:
   RecordingStream(kj::Own<kj::AsyncIoStream> inner, std::string* written)
-      : inner_(kj::mv(inner)), written_(written) {}
+      : ForwardingStream(kj::mv(inner)), written_(written) {}
 
-  kj::Promise<size_t> tryRead(void* buffer, size_t min, size_t max) override {
-    return inner_->tryRead(buffer, min, max);
-  }
   kj::Promise<void> write(const void* buffer, size_t size) override {
     written_->append(static_cast<const char*>(buffer), size);
-    return inner_->write(buffer, size);
+    return ForwardingStream::write(buffer, size);
   }
   kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> chunks) override {
     for (const auto chunk : chunks) {
       written_->append(reinterpret_cast<const char*>(chunk.begin()), chunk.size());
     }
-    return inner_->write(chunks);
+    return ForwardingStream::write(chunks);
   }
-  kj::Promise<void> whenWriteDisconnected() override { return inner_->whenWriteDisconnected(); }
-  void shutdownWrite() override { inner_->shutdownWrite(); }
 
  private:
-  kj::Own<kj::AsyncIoStream> inner_;
   std::string* const written_;
 };
 
