@@ -8,6 +8,8 @@ relative; times are compared as medians after the first steps, which compile and
 With `--dtype bf16`, all train in mixed precision: PyTorch under bf16 autocast, as it is ("torch") and
 compiled ("torch-compiled"). Losses must agree to 2e-2.
 
+The peer "products" only multiplies the matrices of a step in PyTorch, which shows what is left to gain.
+
 Each framework runs alone, in a process of its own, with the same number of threads. The rounds
 alternate between them, so that a slow spell of the machine does not fall on one of them only; a
 ratio is the median over rounds of ours divided by theirs.
@@ -129,8 +131,19 @@ def run_penstock(folder, config):
     return [row["loss"] for row in rows], [row["step_time_s"] for row in rows], ""
 
 
+def run_products(folder, config):
+    import torch
+
+    from torch_products import step_seconds
+
+    weights, _ = load(folder, 0)
+    sizes = {key: getattr(config, key) for key in MODEL_KEYS}
+    return [], [step_seconds(config.threads, vocabulary=len(weights["wte"]), **sizes)], torch.__version__
+
+
 RUNNERS = {
     "penstock": run_penstock, "torch": run_torch, "torch-compiled": run_compiled_torch, "jax": run_jax,
+    "products": run_products,
 }
 PEERS = {"f32": "torch,jax", "bf16": "torch,torch-compiled"}  # JAX has no autocast
 
@@ -162,7 +175,7 @@ def compare(width, arguments):
             for name in ["penstock", *peers]:
                 print(f"  width {width}: {name}", file=sys.stderr)
                 losses[name], step_times, versions[name] = measure(name, folder, options)
-                timed = step_times[SKIPPED_STEPS:]
+                timed = step_times[SKIPPED_STEPS:] or step_times
                 times.setdefault(name, []).append(statistics.median(timed))
     report = {"width": width, "options": options, "step_time_s": {}, "ratio": {}, "loss_error": {}}
     for name in times:
@@ -171,7 +184,7 @@ def compare(width, arguments):
         ratios = [ours / theirs for ours, theirs in zip(times["penstock"], times[name])]
         report["ratio"][name] = statistics.median(ratios)
         report["loss_error"][name] = max(
-            abs(a - b) / abs(b) for a, b in zip(losses["penstock"], losses[name])
+            (abs(a - b) / abs(b) for a, b in zip(losses["penstock"], losses[name])), default=0.0
         )
     report["versions"] = {name: versions[name] for name in peers}
     return report
@@ -180,13 +193,20 @@ def compare(width, arguments):
 def print_rows(reports, arguments):
     """A Markdown table: milliseconds a step, and ours over the fastest peer's of the same rounds."""
     peers = list(reports[0]["ratio"])
-    print("| layers x width | threads | Penstock | " + " | ".join(peers) + " | ours / faster | loss error |")
-    print("|---|---:|---:|" + "---:|" * len(peers) + "---:|---:|")
+    rivals = [name for name in peers if name != "products"]
+    header = ["layers x width", "threads", "Penstock", *peers]
+    if "products" in peers:
+        header.append("ours / products")
+    print("| " + " | ".join([*header, "ours / faster", "loss error"]) + " |")
+    print("|---|" + "---:|" * (len(header) + 1))
     for report in reports:
         times = [report["step_time_s"][name] for name in ["penstock", *peers]]
         cells = [f"{arguments.layers} x {report['width']}", str(arguments.threads)]
         cells += [f"{1e3 * seconds:.1f} ms" for seconds in times]
-        cells += [f"{max(report['ratio'].values()):.2f}", f"{max(report['loss_error'].values()):.0e}"]
+        if "products" in peers:
+            cells.append(f"{report['ratio']['products']:.2f}")
+        cells += [f"{max(report['ratio'][name] for name in rivals):.2f}",
+                  f"{max(report['loss_error'].values()):.0e}"]
         print("| " + " | ".join(cells) + " |")
 
 
@@ -194,7 +214,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--widths", default="256,768", help="of the model")
     parser.add_argument("--dtype", choices=sorted(PEERS), default="f32", help="bf16: mixed precision")
-    parser.add_argument("--peers", help="torch, torch-compiled, jax; the default depends on --dtype")
+    parser.add_argument("--peers", help="of torch, torch-compiled, jax, products (a step's matrix products alone, "
+                        "in PyTorch and f32); the default depends on --dtype")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--context", type=int, default=128, help="tokens a sequence")
     parser.add_argument("--batch", type=int, default=8, help="sequences a step")

@@ -45,7 +45,7 @@ def load(folder, steps):
         if path.name.startswith("step_"):
             continue
         name = path.name[: -len(".npy")]
-        if name.startswith(("h", "wte", "wpe", "ln_f")) and is_parameter(name):
+        if is_weight(name):
             weights[name] = np.load(path)
     data = [
         tuple(np.load(folder / f"step_{i + 1}.{name}.npy") for name in ("tokens", "labels"))
@@ -54,9 +54,10 @@ def load(folder, steps):
     return weights, data
 
 
-def is_parameter(name):
+def is_weight(name):
+    """Whether this is a parameter of the model, and not a state of the optimizer."""
     last = name.rsplit(".", 1)[-1]
-    return last in {
+    return name.startswith(("h", "wte", "wpe", "ln_f")) and last in {
         "wte", "wpe", "qkv_w", "qkv_b", "proj_w", "proj_b", "w1", "b1", "w2", "b2", "scale", "bias",
     }
 
