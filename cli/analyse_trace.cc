@@ -17,18 +17,20 @@ constexpr uint64_t kMaxSampledActs = 200'000;
 // Steps whose critical paths and kernel times are worked out after the run.
 constexpr int64_t kMaxAnalysedSteps = 100;
 
-// Seconds of a step at the median times of the kernels; NaN: it cannot be replayed.
+// Seconds of a step at the median times of the kernels, where possible without communication beside
+// them; NaN: it cannot be replayed.
 double ReplayStep(const TracedRun& run, absl::Span<const actors::TraceEvent> events, const Job& job,
                   const planner::PolicyRegistry& policies) {
-  const std::vector<std::vector<double>> times =
-      actors::MedianComputeSeconds(run.plan, WithoutCoreSharing(run.plan, events, run.cores));
   planner::ReplayOptions options;
   options.core_of_device = CoreOfDevice(run.cores);
-  options.compute_s = [&](uint32_t device, uint32_t actor) { return times[device][actor]; };
   options.process_of_device.assign(run.plan.devices.size(), 0);
   for (const actors::NodeDescription& node : run.nodes) {
     std::fill_n(options.process_of_device.begin() + node.first_device, node.num_devices, node.rank);
   }
+  const std::vector<std::vector<double>> times = actors::MedianComputeSeconds(
+      run.plan, WithoutCoreSharing(run.plan, events, run.cores),
+      actors::BesideCommunication(run.plan, events, options.process_of_device));
+  options.compute_s = [&](uint32_t device, uint32_t actor) { return times[device][actor]; };
   planner::LinkRates between_processes;
   if (job.cluster.link_gbit_per_s.has_value()) {
     between_processes.bytes_per_s = *job.cluster.link_gbit_per_s * 1e9 / 8;

@@ -2,10 +2,41 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+
+#include "actors/trace/communication_times.h"
 
 namespace penstock::actors {
 
 using planner::kNone;
+
+namespace {
+
+constexpr size_t kLeastUndisturbed = 3;  // fewer say less than all do
+
+struct Interval {
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+};
+
+// Sorts them and joins those that overlap or touch.
+void MergeIntervals(std::vector<Interval>* intervals) {
+  std::sort(intervals->begin(), intervals->end(),
+            [](const Interval& a, const Interval& b) { return a.begin_ns < b.begin_ns; });
+  size_t last = 0;
+  for (size_t i = 1; i < intervals->size(); ++i) {
+    Interval& joined = (*intervals)[last];
+    const Interval& next = (*intervals)[i];
+    if (next.begin_ns <= joined.end_ns) {
+      joined.end_ns = std::max(joined.end_ns, next.end_ns);
+    } else {
+      (*intervals)[++last] = next;
+    }
+  }
+  intervals->resize(last + 1);
+}
+
+}  // namespace
 
 bool IsComputation(const planner::Plan& plan, const TraceEvent& event) {
   if (event.actor == kNone || event.device >= plan.devices.size()) return false;
@@ -43,22 +74,54 @@ std::vector<TraceEvent> SerializeComputations(const planner::Plan& plan,
   return serial;
 }
 
-std::vector<std::vector<double>> MedianComputeSeconds(const planner::Plan& plan,
-                                                      absl::Span<const TraceEvent> events) {
-  std::vector<std::vector<std::vector<int64_t>>> times_ns(plan.devices.size());
-  for (size_t d = 0; d < plan.devices.size(); ++d) {
-    times_ns[d].resize(plan.devices[d].actors.size());
+std::vector<bool> BesideCommunication(const planner::Plan& plan,
+                                      absl::Span<const TraceEvent> events,
+                                      absl::Span<const uint32_t> process_of_device) {
+  std::map<uint32_t, std::vector<Interval>> moving;  // by process
+  const std::vector<TransferTime> times = TransferTimes(plan, events);
+  for (size_t i = 0; i < events.size(); ++i) {
+    if (!IsCommunication(plan, events[i]) || times[i].begin_ns == times[i].end_ns) continue;
+    moving[process_of_device[events[i].device]].push_back({times[i].begin_ns, times[i].end_ns});
   }
+  for (auto& [process, intervals] : moving) MergeIntervals(&intervals);
+  std::vector<bool> is_beside(events.size(), false);
+  const std::vector<int64_t> begins_ns = SerialBegins(plan, events);
+  for (size_t i = 0; i < events.size(); ++i) {
+    if (!IsComputation(plan, events[i])) continue;
+    const auto found = moving.find(process_of_device[events[i].device]);
+    if (found == moving.end()) continue;
+    // Of disjoint intervals, the first one that ends after the computation has begun.
+    const auto next = std::upper_bound(
+        found->second.begin(), found->second.end(), begins_ns[i],
+        [](int64_t begin_ns, const Interval& interval) { return begin_ns < interval.end_ns; });
+    is_beside[i] = next != found->second.end() && next->begin_ns < events[i].end_ns;
+  }
+  return is_beside;
+}
+
+std::vector<std::vector<double>> MedianComputeSeconds(const planner::Plan& plan,
+                                                      absl::Span<const TraceEvent> events,
+                                                      const std::vector<bool>& is_disturbed) {
+  struct Times {
+    std::vector<int64_t> undisturbed_ns;
+    std::vector<int64_t> all_ns;
+  };
+  std::vector<std::vector<Times>> times(plan.devices.size());
+  for (size_t d = 0; d < plan.devices.size(); ++d) times[d].resize(plan.devices[d].actors.size());
   const std::vector<int64_t> begins_ns = SerialBegins(plan, events);
   for (size_t i = 0; i < events.size(); ++i) {
     const TraceEvent& event = events[i];
     if (!IsComputation(plan, event)) continue;
-    times_ns[event.device][event.actor].push_back(std::max(event.begin_ns, event.end_ns) -
-                                                  begins_ns[i]);
+    const int64_t duration_ns = std::max(event.begin_ns, event.end_ns) - begins_ns[i];
+    Times& of_actor = times[event.device][event.actor];
+    of_actor.all_ns.push_back(duration_ns);
+    if (is_disturbed.empty() || !is_disturbed[i]) of_actor.undisturbed_ns.push_back(duration_ns);
   }
   std::vector<std::vector<double>> medians(plan.devices.size());
   for (size_t d = 0; d < plan.devices.size(); ++d) {
-    for (std::vector<int64_t>& list : times_ns[d]) {
+    for (Times& of_actor : times[d]) {
+      const bool has_enough = of_actor.undisturbed_ns.size() >= kLeastUndisturbed;
+      std::vector<int64_t>& list = has_enough ? of_actor.undisturbed_ns : of_actor.all_ns;
       const auto middle = list.begin() + static_cast<std::ptrdiff_t>(list.size() / 2);
       if (!list.empty()) std::nth_element(list.begin(), middle, list.end());
       medians[d].push_back(list.empty() ? 0 : 1e-9 * static_cast<double>(*middle));

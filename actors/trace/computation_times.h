@@ -9,6 +9,7 @@
 #ifndef PENSTOCK_ACTORS_TRACE_COMPUTATION_TIMES_H_
 #define PENSTOCK_ACTORS_TRACE_COMPUTATION_TIMES_H_
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -29,10 +30,20 @@ std::vector<TraceEvent> SerializeComputations(const planner::Plan& plan,
 // Of each event its begin: that of SerializeComputations. REQUIRES: as above.
 std::vector<int64_t> SerialBegins(const planner::Plan& plan, absl::Span<const TraceEvent> events);
 
-// Of each device, of each of its actors: the median time of its computations, 0 without any.
+// For each event, whether it is a computation beside which data of a send, a receive or a
+// collective of its process moved (communication_times.h): communication takes processor time and
+// bandwidth of the memory from it. `process_of_device` has a process for each device of the plan.
+// REQUIRES: as above.
+std::vector<bool> BesideCommunication(const planner::Plan& plan,
+                                      absl::Span<const TraceEvent> events,
+                                      absl::Span<const uint32_t> process_of_device);
+
+// The median time of the computations of each actor of each device, 0 without any. Computations
+// that `is_disturbed` names count only for actors with fewer than three others; empty: none is.
 // REQUIRES: as above.
 std::vector<std::vector<double>> MedianComputeSeconds(const planner::Plan& plan,
-                                                      absl::Span<const TraceEvent> events);
+                                                      absl::Span<const TraceEvent> events,
+                                                      const std::vector<bool>& is_disturbed = {});
 
 }  // namespace penstock::actors
 
