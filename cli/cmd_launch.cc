@@ -108,7 +108,6 @@ absl::StatusOr<std::string> ChooseLauncher(const Options& options,
     ASSIGN_OR_RETURN(*member, DetectMember(EnvironmentVariable));
     if (!member->has_value() && !options.member.rendezvous.empty()) {
       LaunchMember unranked;
-      unranked.starter = "somebody";
       unranked.rank = -1;
       *member = std::move(unranked);
     }
@@ -234,6 +233,19 @@ absl::StatusOr<std::vector<std::string>> TakeOption(std::string_view option,
   return found;
 }
 
+// Sets --procs of `run`, which may have been given all the same.
+absl::Status SetProcesses(int64_t count, std::vector<std::string>* arguments) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> given, TakeOption("--procs", arguments));
+  for (const std::string& text : given) {
+    if (text == StrCat(count)) continue;
+    return absl::InvalidArgumentError(StrCat("--procs ", text, ": this job has ",
+                                             Counted(count, "process", "es"),
+                                             ", one for each slot or member; leave out --procs"));
+  }
+  arguments->insert(arguments->end(), {"--procs", StrCat(count)});
+  return absl::OkStatus();
+}
+
 // Loads the plug-ins that the arguments of `run` name. On other hosts, the working directory is
 // another one.
 absl::Status LoadPlugins(Environment& environment, std::vector<std::string>* arguments) {
@@ -275,6 +287,10 @@ absl::Status Launch(const Environment& environment, const Options& options) {
   RETURN_IF_ERROR(LoadPlugins(there, &arguments));
   const bool is_member = launcher == "member";
   if (!options.timeout.empty()) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> given, TakeOption("--timeout", &arguments));
+    if (!given.empty()) {
+      return absl::InvalidArgumentError("--timeout is given before and after --; leave out one");
+    }
     arguments.insert(arguments.end(), {"--timeout", options.timeout});
   }
   there.launch.insecure = options.member.insecure;
@@ -291,7 +307,7 @@ absl::Status Launch(const Environment& environment, const Options& options) {
   if (is_member) {
     return RunMember(there, *member, member_options,
                      [&arguments](const Environment& environment_of_job, int64_t num_processes) {
-                       arguments.insert(arguments.end(), {"--procs", StrCat(num_processes)});
+                       RETURN_IF_ERROR(SetProcesses(num_processes, &arguments));
                        return RunJob(environment_of_job, arguments);
                      });
   }
@@ -307,10 +323,7 @@ absl::Status Launch(const Environment& environment, const Options& options) {
   ASSIGN_OR_RETURN(const std::vector<HostSlots> hosts, FindHosts(options, launcher));
   int64_t num_processes = 0;
   for (const HostSlots& host : hosts) num_processes += host.slots;
-  if (num_processes > 0) {
-    arguments.push_back("--procs");
-    arguments.push_back(StrCat(num_processes));
-  }
+  if (num_processes > 0) RETURN_IF_ERROR(SetProcesses(num_processes, &arguments));
   environment.err << "launch: each process keeps what it prints in " << member_options.log_folder
                   << "/HOST.RANK.log" << std::endl;
   if (launcher == "local") {

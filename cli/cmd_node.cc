@@ -1,6 +1,7 @@
 // penstock node: one process of a job over several.
 
 #include <errno.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -69,6 +70,8 @@ absl::Status Run(const Environment& environment, Options options) {
   }
   ASSIGN_OR_RETURN(options.node.key, ReadJobKey(options.key_file));
   if (options.slots > 0) {
+    // As for its nodes: the coordinator heeds an interrupt of all processes of a job.
+    (void)signal(SIGINT, SIG_IGN);
     return actors::RunHostAgent(
         {.node_command = NodeCommand(environment, options),
          .key = options.node.key,

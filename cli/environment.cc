@@ -90,6 +90,13 @@ std::string UnexpectedArgument(const CLI::App& app, absl::Span<const std::string
                            !absl::ascii_isdigit(static_cast<unsigned char>(name[1]));
     if (!is_option || command->get_option_no_throw(name) != nullptr) continue;
     std::string message = StrCat("`", call, "` has no option ", name);
+    if (command->get_name() == "launch" &&
+        app.get_subcommand("run")->get_option_no_throw(name) != nullptr) {
+      return StrCat(message,
+                    ", but `penstock run` does: write the job and its options after --, as in "
+                    "penstock launch ... -- JOB.toml ",
+                    name);
+    }
     for (const std::string_view key : JobKeys()) {
       const bool has_keys = command->get_option_no_throw("--set") != nullptr;
       if (has_keys && StrCat("--", key.substr(key.find('.') + 1)) == name) {
@@ -177,6 +184,7 @@ Environment WithErr(const Environment& given, std::ostream& err) {
           .err = err,
           .err_is_terminal = given.err_is_terminal,
           .program = given.program,
+          .called_as = given.called_as,
           .launch = given.launch,
           .out_is_terminal = given.out_is_terminal,
           .load_plugin = given.load_plugin,

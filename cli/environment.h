@@ -45,6 +45,8 @@ struct LaunchPlan {
   // Whether the links between the hosts are measured first; nullopt: where a strategy is looked
   // for.
   std::optional<bool> probes_links = {};
+  // The command that has started this process as one of several, such as "srun"; empty: none has.
+  std::string starter = {};
   // Told where nodes join, and the key.
   std::function<void(const std::string& address, const std::string& key)> on_listening = {};
 };
@@ -55,6 +57,7 @@ struct Environment {
   std::ostream& err;  // progress and messages
   bool err_is_terminal = false;
   std::string program = "/proc/self/exe";  // what --procs starts, with `node` and its options
+  std::string called_as = "penstock";      // by the user, for commands that are printed
   LaunchPlan launch = {};
   bool out_is_terminal = false;
   // Adds what a plug-in library has to `registries`. Null: there are no plug-ins.

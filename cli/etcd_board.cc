@@ -33,6 +33,22 @@ std::string Base64(const std::string& text) {
   return coded;
 }
 
+// The library has one word for most of them.
+std::string Describe(httplib::Error error) {
+  switch (error) {
+    case httplib::Error::Connection:
+    case httplib::Error::ConnectionTimeout:
+      return "nothing answers there; is etcd running, and does it listen for clients at this "
+             "address?";
+    case httplib::Error::Read:
+      return StrCat("no answer within ", kCallTimeoutS, " s, or the connection was closed");
+    case httplib::Error::Write:
+      return "the connection was closed";
+    default:
+      return StrCat("the request has failed (", httplib::to_string(error), ")");
+  }
+}
+
 // The answer of etcd's gateway. kUnavailable where there is none.
 absl::StatusOr<Json> Call(const std::string& server, const std::string& path, const Json& body) {
   httplib::Client client(server);
@@ -41,8 +57,7 @@ absl::StatusOr<Json> Call(const std::string& server, const std::string& path, co
   client.set_write_timeout(kCallTimeoutS);
   const httplib::Result result = client.Post(path.c_str(), DumpJson(body), "application/json");
   if (!result) {
-    return absl::UnavailableError(
-        StrCat("etcd at ", server, ": ", httplib::to_string(result.error())));
+    return absl::UnavailableError(StrCat("etcd at ", server, ": ", Describe(result.error())));
   }
   if (result->status != 200 || result->body.size() > kMaxAnswerBytes) {
     return absl::FailedPreconditionError(StrCat("etcd at ", server, ": status ", result->status,

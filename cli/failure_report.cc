@@ -22,6 +22,10 @@ std::string Word(const std::string& text) {
 
 }  // namespace
 
+bool MayHaveBegun(int exit_status) {
+  return exit_status != 126 && exit_status != 127 && exit_status != 255;
+}
+
 std::string DescribeLog(const FailedNode& node) {
   std::string where;
   if (!node.log_folder.empty()) {
@@ -40,24 +44,26 @@ std::string DescribeLog(const FailedNode& node) {
   return text;
 }
 
-std::string ResumeCommand(absl::Span<const std::string> arguments) {
-  std::string command = "penstock";
-  for (const std::string& argument : arguments) StrAppend(&command, " ", Word(argument));
+std::string ResumeCommand(const JobCommand& command) {
+  const std::vector<std::string>& arguments = command.arguments;
+  std::string text = command.starter.empty() ? "" : StrCat(command.starter, " ... ");
+  StrAppend(&text, Word(command.program));
+  for (const std::string& argument : arguments) StrAppend(&text, " ", Word(argument));
   const auto has = [&](std::string_view option) {
     return std::find(arguments.begin(), arguments.end(), option) != arguments.end();
   };
-  if (has("--resume")) return command;
+  if (has("--resume")) return text;
   // Options of `run` are behind this one.
-  if (!arguments.empty() && arguments[0] == "launch" && !has("--")) StrAppend(&command, " --");
-  StrAppend(&command, " --resume");
-  return command;
+  if (!arguments.empty() && arguments[0] == "launch" && !has("--")) StrAppend(&text, " --");
+  StrAppend(&text, " --resume");
+  return text;
 }
 
 std::string ResumeHint(const std::string& checkpoint_folder, const std::string& working_folder,
-                       const std::string& host, absl::Span<const std::string> arguments) {
+                       const std::string& host, const JobCommand& command) {
   if (checkpoint_folder.empty()) return "";
   return StrCat("continue from the last checkpoint in ", checkpoint_folder, ", on ", host,
-                ", with: cd ", Word(working_folder), " && ", ResumeCommand(arguments));
+                ", with: cd ", Word(working_folder), " && ", ResumeCommand(command));
 }
 
 }  // namespace penstock::cli

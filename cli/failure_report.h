@@ -10,8 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/types/span.h"
-
 namespace penstock::cli {
 
 struct FailedNode {
@@ -21,17 +19,29 @@ struct FailedNode {
   std::vector<std::string> last_lines = {};  // oldest first
 };
 
+// Whether a process whose starter has exited with this status may have begun: ssh exits with 255
+// where it fails itself, a shell with 126 or 127 where it cannot run the program.
+bool MayHaveBegun(int exit_status);
+
 // Lines for the user, with their newlines; empty where there is nothing to say.
 std::string DescribeLog(const FailedNode& node);
 
-// The command line (without the program's name) that goes on from the last checkpoint, after that
-// of `arguments`: "penstock launch -H a,b -- job.toml --resume".
-std::string ResumeCommand(absl::Span<const std::string> arguments);
+// How a job was started.
+struct JobCommand {
+  std::string program = "penstock";         // as it was called
+  std::vector<std::string> arguments = {};  // of it
+  std::string starter = {};                 // LaunchPlan::starter
+};
 
-// What a node or the user is told: "continue from the last checkpoint in FOLDER, on HOST: cd ... &&
-// penstock run ... --resume". `checkpoint_folder` is where it is written; empty: nothing is said.
+// The command that goes on from the last checkpoint: "penstock launch -H a,b -- job.toml --resume".
+// Of a starter the options are not known: "srun ... penstock launch -- job.toml --resume".
+std::string ResumeCommand(const JobCommand& command);
+
+// What a node or the user is told: "continue from the last checkpoint in FOLDER, on HOST, with: cd
+// ... && penstock run ... --resume". `checkpoint_folder` is where it is written; empty: nothing is
+// said.
 std::string ResumeHint(const std::string& checkpoint_folder, const std::string& working_folder,
-                       const std::string& host, absl::Span<const std::string> arguments);
+                       const std::string& host, const JobCommand& command);
 
 }  // namespace penstock::cli
 

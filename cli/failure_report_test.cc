@@ -1,6 +1,9 @@
 #include "cli/failure_report.h"
 
-#include "gmock/gmock.h"
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "gtest/gtest.h"
 
 namespace penstock::cli {
@@ -16,20 +19,39 @@ TEST(DescribeLogTest, TheLastLinesAndTheFile) {
   EXPECT_EQ(DescribeLog({.rank = 3, .host = "a"}), "");
 }
 
+TEST(MayHaveBegunTest, NotWhereSshOrAShellHasFailed) {
+  for (const int status : {126, 127, 255}) EXPECT_FALSE(MayHaveBegun(status));
+  for (const int status : {1, 2, 137}) EXPECT_TRUE(MayHaveBegun(status));
+}
+
+std::string Resume(std::vector<std::string> arguments) {
+  return ResumeCommand({.arguments = std::move(arguments)});
+}
+
 TEST(ResumeCommandTest, IsTheCommandWithOneOptionMore) {
-  EXPECT_EQ(ResumeCommand({"run", "my job.toml", "--set", "train.steps=5"}),
+  EXPECT_EQ(Resume({"run", "my job.toml", "--set", "train.steps=5"}),
             "penstock run 'my job.toml' --set train.steps=5 --resume");
-  EXPECT_EQ(ResumeCommand({"run", "job.toml", "--resume"}), "penstock run job.toml --resume");
-  EXPECT_EQ(ResumeCommand({"launch", "-H", "a,b", "--", "job.toml"}),
+  EXPECT_EQ(Resume({"run", "job.toml", "--resume"}), "penstock run job.toml --resume");
+  EXPECT_EQ(Resume({"launch", "-H", "a,b", "--", "job.toml"}),
             "penstock launch -H a,b -- job.toml --resume");
-  EXPECT_EQ(ResumeCommand({"launch", "job.toml"}), "penstock launch job.toml -- --resume");
+  EXPECT_EQ(Resume({"launch", "job.toml"}), "penstock launch job.toml -- --resume");
+}
+
+TEST(ResumeCommandTest, CallsTheProgramAsTheUserHas) {
+  EXPECT_EQ(ResumeCommand({.program = "../my build/penstock", .arguments = {"run", "job.toml"}}),
+            "'../my build/penstock' run job.toml --resume");
+  EXPECT_EQ(ResumeCommand({.program = "bin/penstock",
+                           .arguments = {"launch", "--", "job.toml"},
+                           .starter = "srun"}),
+            "srun ... bin/penstock launch -- job.toml --resume");
 }
 
 TEST(ResumeHintTest, NamesTheFolderAndTheHost) {
-  EXPECT_EQ(ResumeHint("/ckpt", "/home/me", "a", {"run", "job.toml"}),
+  const JobCommand command = {.arguments = {"run", "job.toml"}};
+  EXPECT_EQ(ResumeHint("/ckpt", "/home/me", "a", command),
             "continue from the last checkpoint in /ckpt, on a, with: cd /home/me && penstock run "
             "job.toml --resume");
-  EXPECT_EQ(ResumeHint("", "/home/me", "a", {"run", "job.toml"}), "");
+  EXPECT_EQ(ResumeHint("", "/home/me", "a", command), "");
 }
 
 }  // namespace

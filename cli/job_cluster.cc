@@ -26,7 +26,9 @@ std::string ResumeHintOf(const Environment& environment, const Job& job) {
   std::error_code error;
   return ResumeHint(std::filesystem::absolute(job.checkpoint.path).string(),
                     std::filesystem::current_path(error).string(), HostName(),
-                    environment.arguments);
+                    {.program = environment.called_as,
+                     .arguments = environment.arguments,
+                     .starter = environment.launch.starter});
 }
 
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartJobCluster(

@@ -301,8 +301,10 @@ class JobRun {
     if (rank >= 0) {
       const auto node = static_cast<size_t>(rank);
       const std::vector<actors::NodePlace>& places = process_environment_.launch.places;
+      const bool is_remote = node < places.size() && !places[node].through.empty();
+      const bool has_log = !is_remote || !nodes_.empty() || MayHaveBegun(ExitStatus(status));
       FailedNode failed = {.rank = static_cast<uint32_t>(rank),
-                           .log_folder = options_.log_folder,
+                           .log_folder = has_log ? options_.log_folder : "",
                            .last_lines = std::move(last_lines)};
       if (node < nodes_.size()) {
         failed.host = nodes_[node].host;

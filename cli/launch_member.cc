@@ -86,6 +86,13 @@ absl::Status FindInStep(const Variables& variables, LaunchMember* member) {
   return absl::OkStatus();
 }
 
+// What the user has called to start a process. Others than torchrun set its variables, too.
+std::string CommandOf(const Variables& variables, const std::string& starter) {
+  const bool is_command = starter == "srun" || starter == "mpirun" ||
+                          (starter == "torchrun" && !variables("TORCHELASTIC_RUN_ID").empty());
+  return is_command ? starter : "";
+}
+
 // A name of the job that can be one of a file: what has started it gives it to all its processes.
 std::string JobOf(const Variables& variables, std::string_view starter) {
   std::string name;
@@ -115,6 +122,7 @@ absl::StatusOr<std::optional<LaunchMember>> DetectMember(const Variables& variab
     if (!IsStarted(variables, starter)) continue;
     LaunchMember member;
     member.starter = starter.name;
+    member.command = CommandOf(variables, member.starter);
     member.job = JobOf(variables, starter.name);
     member.host = variables("MASTER_ADDR");
     if (!variables("MASTER_PORT").empty()) {

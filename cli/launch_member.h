@@ -21,7 +21,8 @@
 namespace penstock::cli {
 
 struct LaunchMember {
-  std::string starter;     // what has started it, for messages: "srun"
+  std::string starter;     // what has started it, for messages: "srun"; empty: nothing has
+  std::string command;     // with which the user has; empty: there is none, or it is not known
   std::string job;         // its name, the same on all hosts; empty: its variables do not say
   int64_t rank = 0;        // negative: etcd gives one
   int64_t size = 0;        // processes of the job; 0: its variables do not say

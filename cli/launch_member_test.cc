@@ -46,6 +46,19 @@ TEST(LaunchMemberTest, DetectsWhatHasStartedTheProcess) {
             "Kubernetes 5/0 at job-0.job:0");
 }
 
+// Others than torchrun set RANK, too, and no command has started a pod.
+TEST(LaunchMemberTest, KnowsTheCommandThatTheUserHasCalled) {
+  const auto command = [](const std::map<std::string, std::string>& variables) {
+    return Detect(variables).value()->command;
+  };
+  std::map<std::string, std::string> variables = {{"RANK", "0"}, {"WORLD_SIZE", "2"}};
+  EXPECT_EQ(command(variables), "");
+  variables["TORCHELASTIC_RUN_ID"] = "1";
+  EXPECT_EQ(command(variables), "torchrun");
+  EXPECT_EQ(command({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}), "mpirun");
+  EXPECT_EQ(command({{"JOB_COMPLETION_INDEX", "5"}}), "");
+}
+
 // The static rendezvous of torchrun listens at MASTER_PORT with a store of its own.
 TEST(LaunchMemberTest, AnAgentOfTorchrunKeepsItsPort) {
   std::map<std::string, std::string> variables = {{"RANK", "0"},

@@ -50,6 +50,7 @@ int main(int argc, char** argv) {
       .out = std::cout,
       .err = std::cerr,
       .err_is_terminal = isatty(STDERR_FILENO) != 0,
+      .called_as = argv[0],
       .out_is_terminal = isatty(STDOUT_FILENO) != 0,
       .load_plugin =
           [&registries](const std::string& path) { return penstock::LoadPlugin(path, registries); },

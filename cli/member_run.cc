@@ -37,6 +37,11 @@ absl::Status WithRendezvousStatus(absl::Status status) {
 
 absl::Status ApplyOptions(const MemberOptions& options, LaunchMember* member) {
   if (options.size > 0) member->size = options.size;
+  if (member->size == 0 && member->starter.empty()) {
+    return absl::InvalidArgumentError(
+        "launch: nothing says how many processes find each other through --rendezvous: add "
+        "--members");
+  }
   if (member->size == 0) {
     return absl::InvalidArgumentError(StrCat("launch: ", member->starter,
                                              " does not say how many processes there are: add "
@@ -124,6 +129,7 @@ absl::Status RunFirst(const Environment& environment, const LaunchMember& member
   plan.places = PlacesOf(member);
   const char* const any = member.host.find(':') != std::string::npos ? "::" : "0.0.0.0";
   plan.insecure = options.insecure;
+  plan.starter = member.command;
   plan.listen =
       actors::JoinAddress(options.insecure ? member.host : any, static_cast<unsigned>(member.port));
   plan.join_timeout = absl::Seconds(options.join_timeout_s);
@@ -137,8 +143,11 @@ absl::Status RunFirst(const Environment& environment, const LaunchMember& member
   if (!tells_key) {
     ASSIGN_OR_RETURN(plan.key, ReadJobKey(options.key_file));
   }
-  environment.err << StrCat("launch: rank 0 of ", Counted(member.size, "process", "es"), " that ",
-                            member.starter, " has started coordinates",
+  environment.err << StrCat("launch: rank 0 of ", Counted(member.size, "process", "es"),
+                            member.starter.empty()
+                                ? ""
+                                : StrCat(" that ", member.starter, " has started"),
+                            " coordinates",
                             board != nullptr
                                 ? StrCat(", and tells its address ",
                                          tells_key ? "and the key " : "", "through ", board->name())

@@ -43,8 +43,11 @@ void ParentWatch::Main() {
   while (poll(fds, 2, -1) < 0) {
   }
   if (fds[1].revents != 0) return;
-  err_ << StrCat("penstock: ", starter_, " (pid ", parent_,
-                 "), which had started this process, is gone; ending\n")
+  const std::string pid = StrCat(" (pid ", parent_, ")");
+  err_ << StrCat("penstock: ",
+                 starter_.empty() ? StrCat("the process that had started this one", pid)
+                                  : StrCat(starter_, pid, ", which had started this process,"),
+                 " is gone; ending\n")
        << std::flush;
   kill(getpid(), SIGTERM);
 }

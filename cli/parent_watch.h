@@ -14,8 +14,9 @@ namespace penstock::cli {
 
 class ParentWatch {
  public:
-  // When the parent ends, says on `err` that `starter` ("mpirun") is gone, and raises SIGTERM.
-  // Without a parent that can be watched, as in a container, or under nohup, nothing happens.
+  // When the parent ends, says on `err` that `starter` ("mpirun"; empty: not known) is gone, and
+  // raises SIGTERM. Without a parent that can be watched, as in a container, or under nohup,
+  // nothing happens.
   ParentWatch(std::ostream& err, std::string starter);
   ~ParentWatch();
   ParentWatch(const ParentWatch&) = delete;

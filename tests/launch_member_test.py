@@ -217,7 +217,8 @@ class LaunchMemberTest(unittest.TestCase):
         printed = [losses(output) for output, _ in outputs]
         self.assertEqual(sorted(printed, key=len), [[], expected])
         self.assertRegex(outputs[0][1] + outputs[1][1],
-                         r"coordinates, and tells its address through etcd at http://127\.0\.0\.1:")
+                         "launch: rank 0 of 2 processes coordinates, and tells its address through etcd "
+                         r"at http://127\.0\.0\.1:")
 
     def test_a_name_in_etcd_may_be_used_again(self):
         server = self.etcd()
@@ -274,7 +275,8 @@ class LaunchMemberTest(unittest.TestCase):
                             "--key-file", self.key, "--join-timeout", "1")
         _, errors = member.communicate(timeout=PATIENCE_S)
         self.assertEqual(member.returncode, NO_RENDEZVOUS, errors)
-        self.assertIn(f"penstock: etcd at http://127.0.0.1:{self.port}: ", errors)
+        self.assertIn(f"penstock: etcd at http://127.0.0.1:{self.port}: nothing answers there; is etcd "
+                      "running", errors)
 
     def test_without_the_server_of_pmix_nobody_waits_for_ever(self):
         member = self.start({"OMPI_COMM_WORLD_RANK": 1, "OMPI_COMM_WORLD_SIZE": 2, "PMIX_RANK": 1,
@@ -367,7 +369,7 @@ class LaunchMemberTest(unittest.TestCase):
         self.assertEqual(members[1].returncode, 1, errors)
         self.assertRegex(errors, rf"penstock: the coordinator \(pid {members[0].pid} on \S+\) is gone; "
                          rf"continue from the last checkpoint in {checkpoints}, on \S+, with: "
-                         rf"cd \S+ && penstock launch .*--key-file {self.key} -- .* --resume\n")
+                         rf"cd \S+ && {PENSTOCK} launch .*--key-file {self.key} -- .* --resume\n")
 
     def test_members_end_with_what_has_started_them(self):
         # The shell starts both, and waits.

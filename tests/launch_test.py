@@ -162,6 +162,20 @@ class LaunchTest(unittest.TestCase):
             self.assertEqual(run.returncode, 2, run.stderr)
             self.assertIn(message, run.stderr)
 
+    def test_options_of_run_before_the_dashes_are_named(self):
+        for run, message in [
+                ((self.job, "--strategy", "dp=2"), "`penstock launch` has no option --strategy, but "
+                 "`penstock run` does: write the job and its options after --, as in penstock launch "
+                 "... -- JOB.toml --strategy"),
+                (("--timeout", "5s", "--", self.job, "--timeout", "6s"),
+                 "--timeout is given before and after --; leave out one"),
+                (("--", self.job, "--procs", "3"), "--procs 3: this job has 2 processes, one for each "
+                 "slot or member; leave out --procs")]:
+            done = subprocess.run([PENSTOCK, "launch", "-H", "127.0.0.1:2", *run], text=True,
+                                  capture_output=True, timeout=PATIENCE_S, check=False)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(message, done.stderr)
+
     def test_a_single_slot_runs_on_its_host(self):
         command = self.launch("--set", 'parallel.strategy="dp=1"', hosts="127.0.0.1:1")
         run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
@@ -248,11 +262,10 @@ class LaunchTest(unittest.TestCase):
             command = re.search(
                 rf"(?m)^penstock: the coordinator \(pid {run.pid} on {socket.gethostname()}\) is gone; "
                 rf"continue from the last checkpoint in {checkpoints}, on {socket.gethostname()}, "
-                r"with: (cd \S+ && penstock launch .* --resume)$", log)
+                rf"with: (cd \S+ && {PENSTOCK} launch .* --resume)$", log)
             self.assertIsNotNone(command, log)
         # It does.
-        again = command[1].replace("&& penstock", f"&& {PENSTOCK}").replace(
-            "train.steps=1000000", "train.steps=1")
+        again = command[1].replace("train.steps=1000000", "train.steps=1")
         resumed = subprocess.run(again, shell=True, capture_output=True, text=True,
                                  timeout=PATIENCE_S, check=False)
         self.assertEqual(resumed.returncode, 0, resumed.stderr)
@@ -276,6 +289,8 @@ class LaunchTest(unittest.TestCase):
                                         "Connection refused")
         self.assertRegex(failed.stderr, r"penstock: node \d .*127\.0\.0\.1.* exited with status "
                                         "255 before it joined")
+        # No node has begun, so there is no log.
+        self.assertRegex(failed.stderr, r"The last lines of node \d:\n")
 
     def test_a_missing_program_is_named(self):
         self.program.unlink()

@@ -69,6 +69,79 @@ class SlurmTest(unittest.TestCase):
                           f"--export=ALL,MASTER_ADDR=127.0.0.1,MASTER_PORT={port}", PENSTOCK,
                           "launch", "--key-file", key, "--", self.job, "--json")
 
+    def start_long(self, *command):
+        """A job that trains until it is ended; once it has begun."""
+        run = subprocess.Popen(
+            [*command, PENSTOCK, "launch", "--log-dir", self.folder / "logs", "--", self.job, "--strategy",
+             "dp=2", "--devices", "2", "--set", "train.steps=1000000", "--set", "train.log_every=1",
+             "--set", f'checkpoint.path="{self.folder}/{self.id()}"'],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            env=self.cluster.environment)
+        self.addCleanup(run.communicate)
+        self.addCleanup(run.kill)
+        self.seen = ""
+        self.read_to(run, "step ")
+        return run
+
+    def read_to(self, run, text):
+        """The first line from here on that begins with the text."""
+        for line in run.stderr:
+            self.seen += line
+            if line.startswith(text):
+                return line
+        self.fail(f"there is no line '{text}':\n{self.seen}")
+
+    def end_interrupted(self, run):
+        """What it has printed."""
+        _, errors = run.communicate(timeout=PATIENCE_S)
+        errors = self.seen + errors
+        self.assertIn("penstock: interrupted; ending after this step", errors)
+        self.assertNotIn("killed by signal", errors)
+        return errors
+
+    def test_one_interrupt_of_srun_ends_the_job_in_order(self):
+        # Else srun wants a second one within a second, and then kills the step.
+        run = self.start_long("srun", "--disable-status", "--mpi=pmix", "-N", "2")
+        run.send_signal(signal.SIGINT)
+        errors = self.end_interrupted(run)
+        self.assertEqual(run.returncode, 128 + signal.SIGINT, errors)
+        self.assertRegex(errors, r"penstock: interrupted \(Interrupt\) after step \d+")
+        self.assertRegex(errors, r"note: continue from the last checkpoint in \S+, on \S+, with: "
+                         rf"cd \S+ && srun \.\.\. {PENSTOCK} launch .* --resume\n")
+
+    def interrupt_steps_of(self, pid, what):
+        """As a scheduler does, every process of the job, or of the step, of a process."""
+        environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+        variables = dict(text.split("=", 1) for text in environment if "=" in text)
+        subprocess.run(["scancel", "--signal=INT", what.format(**variables)], check=True,
+                       capture_output=True, timeout=PATIENCE_S, env=self.cluster.environment)
+
+    def test_a_second_interrupt_of_a_step_ends_the_job_at_once(self):
+        run = self.start_long("srun", "--kill-on-bad-exit", "--mpi=pmix", "-N", "2")
+        member = next(int(pid.name) for pid in pathlib.Path("/proc").glob("[0-9]*")
+                      if self.cluster.is_of_a_job(pid.name) and is_member(pid, "1"))
+        os.kill(member, signal.SIGSTOP)  # so that no step ends
+        step = "{SLURM_JOB_ID}.{SLURM_STEP_ID}"
+        self.interrupt_steps_of(member, step)
+        self.read_to(run, "penstock: interrupted; ending after this step")
+        self.interrupt_steps_of(member, step)
+        errors = self.end_interrupted(run)
+        self.assertIn("task 0: Exited with exit code 130\n", errors)
+        self.assertNotIn("has not answered", errors)  # the silence of a member would end it later
+
+    def test_an_interrupt_of_all_steps_is_for_launch_alone(self):
+        run = self.start_long("salloc", "-N", "2")
+        node = next(int(pid.name) for pid in pathlib.Path("/proc").glob("[0-9]*")
+                    if is_node(pid, "1") and self.cluster.is_of_a_job(pid.name))
+        self.interrupt_steps_of(node, "{SLURM_JOB_ID}")
+        for _ in range(50):
+            self.read_to(run, "step ")
+        launch = next(int(pid.name) for pid in pathlib.Path("/proc").glob("[0-9]*")
+                      if self.cluster.is_of_a_job(pid.name) and is_launch(pid))
+        os.kill(launch, signal.SIGINT)
+        errors = self.end_interrupted(run)
+        self.assertEqual(run.returncode, 128 + signal.SIGINT, errors)
+
     def test_a_killed_node_ends_the_job_and_is_named(self):
         launch = subprocess.Popen(
             ["salloc", "-N", "2", PENSTOCK, "launch", "--", self.job, "--strategy", "dp=2",
@@ -91,6 +164,22 @@ class SlurmTest(unittest.TestCase):
 def secret_in(text):
     return next((word for word in text.split() if len(word) == 64 and
                  all(c in "0123456789abcdef" for c in word)), None)
+
+
+def is_launch(process):
+    try:
+        words = (process / "cmdline").read_bytes().decode().split("\0")
+        return os.path.samefile(process / "exe", PENSTOCK) and words[1:2] == ["launch"]
+    except OSError:
+        return False
+
+
+def is_member(process, rank):
+    try:
+        return is_launch(process) and f"SLURM_PROCID={rank}".encode() in (
+            process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 def is_node(process, rank):

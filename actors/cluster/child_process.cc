@@ -42,12 +42,14 @@ struct Pipe {
 // Between fork and exec: only calls that are safe there. Ends the process with errno in `error_fd`.
 [[noreturn]] void BecomeCommand(char* const* arguments, char* const* environment,
                                 const cpu_set_t* cores, int input_fd, int output_fd, int error_fd) {
-  // A group of its own: Ctrl-C on the terminal is the coordinator's to tell.
+  // A group of its own: Ctrl-C on the terminal is the coordinator's to tell. A scheduler that
+  // passes it on tells all processes of a step, of whatever group.
   setpgid(0, 0);
+  signal(SIGINT, SIG_IGN);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  for (const int signal_number : {SIGINT, SIGTERM, SIGPIPE}) signal(signal_number, SIG_DFL);
+  for (const int signal_number : {SIGTERM, SIGPIPE}) signal(signal_number, SIG_DFL);
   if (cores != nullptr) sched_setaffinity(0, sizeof(*cores), cores);
   if (input_fd < 0) input_fd = open("/dev/null", O_RDONLY);
   if (input_fd >= 0 && dup2(input_fd, STDIN_FILENO) >= 0 && dup2(output_fd, STDOUT_FILENO) >= 0 &&

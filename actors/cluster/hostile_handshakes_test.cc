@@ -2,11 +2,12 @@
 // who change what passes between those who know it. No bytes may crash it, make it keep much memory
 // or let anybody in; and a node that behaves joins all the same. In virtual time, without sockets.
 //
-// PENSTOCK_HOSTILE_FRAMES sets how many changed frames are sent: 1000000 take minutes of a core.
+// PENSTOCK_HOSTILE_FRAMES sets how many changed frames are sent: 1000000 take minutes.
 
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <barrier>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -15,6 +16,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,6 +29,7 @@
 #include "actors/cluster/control.capnp.h"
 #include "actors/cluster/control_port_internal.h"
 #include "actors/cluster/secure_channel_internal.h"
+#include "base/machine.h"
 #include "tests/support/control_harness.h"
 #include "tests/support/frame_mutator.h"
 #include "tests/support/sanitizers.h"
@@ -39,11 +42,6 @@ using testing::kHasSanitizer;
 constexpr size_t kNumFrames = kHasSanitizer ? 2'000 : 20'000;
 // What the process may grow by meanwhile. A sanitizer keeps what was freed.
 constexpr size_t kMaxGrowthBytes = size_t{kHasSanitizer ? 1024 : 64} << 20;
-
-size_t NumFrames() {
-  const char* const text = std::getenv("PENSTOCK_HOSTILE_FRAMES");
-  return text == nullptr ? kNumFrames : std::strtoull(text, nullptr, 10);
-}
 
 size_t PeakBytes() {
   rusage usage{};
@@ -96,14 +94,21 @@ std::string Unchanged(size_t, std::string said) { return said; }
 
 class SilentNode final : public Node::Server {};
 
-class HostileHandshakesTest : public ::testing::Test, public ControlPort::Host {
- protected:
-  HostileHandshakesTest() {
+// The port, with what talks to it. Of one thread.
+class TestedPort final : public ControlPort::Host {
+ public:
+  TestedPort() {
     port_ = std::make_unique<ControlPort>(
         timer_, testing::ControlKey(), 1000, *this,
         SecureChannel::Create(testing::ControlKey(), ChannelSide::kCoordinator).value());
   }
-  ~HostileHandshakesTest() noexcept override { port_ = nullptr; }
+  ~TestedPort() noexcept override { port_ = nullptr; }
+  TestedPort(const TestedPort&) = delete;
+  TestedPort& operator=(const TestedPort&) = delete;
+
+  int num_joined() const { return num_joined_; }
+  // What a node says on its connection.
+  const std::string& session() const { return session_; }
 
   kj::Promise<absl::StatusOr<Admission>> Admit(uint64_t, NodeInfo::Reader, Node::Client) override {
     ++num_joined_;
@@ -114,7 +119,6 @@ class HostileHandshakesTest : public ::testing::Test, public ControlPort::Host {
   }
   void OnMemberGone(uint32_t) override {}
 
-  void Poll() { scope_->poll(); }
   // All bounds of the port pass.
   void ExpectNobodyThere() {
     Poll();
@@ -124,12 +128,6 @@ class HostileHandshakesTest : public ::testing::Test, public ControlPort::Host {
     }
     EXPECT_EQ(port_->num_unauthenticated(), 0u);
     EXPECT_EQ(port_->num_authenticated(), 0u);
-  }
-
-  kj::Own<kj::AsyncIoStream> Connect() {
-    auto pipe = kj::newTwoWayPipe();
-    port_->Welcome(kj::mv(pipe.ends[0]));
-    return kj::mv(pipe.ends[1]);
   }
 
   // Says these bytes, hears whatever comes, and hangs up.
@@ -144,13 +142,6 @@ class HostileHandshakesTest : public ::testing::Test, public ControlPort::Host {
       Poll();
     }
     Poll();
-  }
-  static kj::Promise<void> Drain(kj::AsyncIoStream& stream, char* buffer, size_t size) {
-    return stream.tryRead(buffer, 1, size)
-        .then([&stream, buffer, size](size_t num_bytes) -> kj::Promise<void> {
-          if (num_bytes == 0) return kj::READY_NOW;
-          return Drain(stream, buffer, size);
-        });
   }
 
   // A handshake with a certificate of this key, then these texts. `change` is what somebody between
@@ -230,6 +221,21 @@ class HostileHandshakesTest : public ::testing::Test, public ControlPort::Host {
     return records;
   }
 
+ private:
+  void Poll() { scope_->poll(); }
+  kj::Own<kj::AsyncIoStream> Connect() {
+    auto pipe = kj::newTwoWayPipe();
+    port_->Welcome(kj::mv(pipe.ends[0]));
+    return kj::mv(pipe.ends[1]);
+  }
+  static kj::Promise<void> Drain(kj::AsyncIoStream& stream, char* buffer, size_t size) {
+    return stream.tryRead(buffer, 1, size)
+        .then([&stream, buffer, size](size_t num_bytes) -> kj::Promise<void> {
+          if (num_bytes == 0) return kj::READY_NOW;
+          return Drain(stream, buffer, size);
+        });
+  }
+
   // Recorded by a harness that has an event loop, of which a thread can have one.
   const std::string session_ = testing::CoordinatorHarness().Record();
   // Behind pointers: their destructors may throw.
@@ -240,22 +246,24 @@ class HostileHandshakesTest : public ::testing::Test, public ControlPort::Host {
   int num_joined_ = 0;
 };
 
-TEST_F(HostileHandshakesTest, AReplayedJoinIsRefused) {
-  const std::vector<std::string> records = RecordJoin();
-  ASSERT_EQ(num_joined_, 1);
+TEST(HostileHandshakesTest, AReplayedJoinIsRefused) {
+  TestedPort port;
+  const std::vector<std::string> records = port.RecordJoin();
+  ASSERT_EQ(port.num_joined(), 1);
   ASSERT_GE(records.size(), 4u);
   std::string all;
   for (const std::string& record : records) all += record;
-  for (int i = 0; i < 100; ++i) SayRaw(all);
+  for (int i = 0; i < 100; ++i) port.SayRaw(all);
   // From the middle, and what was said first again.
-  SayRaw(all.substr(records[0].size()));
-  SayRaw(records[0] + all);
-  ExpectNobodyThere();
-  EXPECT_EQ(num_joined_, 1);
-  ExpectServes();
+  port.SayRaw(all.substr(records[0].size()));
+  port.SayRaw(records[0] + all);
+  port.ExpectNobodyThere();
+  EXPECT_EQ(port.num_joined(), 1);
+  port.ExpectServes();
 }
 
-TEST_F(HostileHandshakesTest, OtherAuthoritiesAndExpiredCertificatesAreRefused) {
+TEST(HostileHandshakesTest, OtherAuthoritiesAndExpiredCertificatesAreRefused) {
+  TestedPort port;
   const std::string other_key(testing::ControlKey().size(), 'o');
   const auto other = SecureChannel::Create(other_key, ChannelSide::kNode).value();
   const auto expired = SecureChannel::Create(testing::ControlKey(), ChannelSide::kNode,
@@ -265,117 +273,182 @@ TEST_F(HostileHandshakesTest, OtherAuthoritiesAndExpiredCertificatesAreRefused) 
                                            {absl::Hours(24), absl::Hours(48)})
                          .value();
   for (SecureChannel* node : {other.get(), expired.get(), early.get()}) {
-    for (int i = 0; i < 20; ++i) SaySecurely(*node, Unchanged, {session_});
-    ExpectNobodyThere();
+    for (int i = 0; i < 20; ++i) port.SaySecurely(*node, Unchanged, {port.session()});
+    port.ExpectNobodyThere();
   }
-  EXPECT_EQ(num_joined_, 0);
+  EXPECT_EQ(port.num_joined(), 0);
   // The same bytes are a join where the certificate is right.
   const auto right = SecureChannel::Create(testing::ControlKey(), ChannelSide::kNode).value();
-  EXPECT_TRUE(SaySecurely(*right, Unchanged, {session_}));
-  EXPECT_EQ(num_joined_, 1);
-  ExpectNobodyThere();
+  EXPECT_TRUE(port.SaySecurely(*right, Unchanged, {port.session()}));
+  EXPECT_EQ(port.num_joined(), 1);
+  port.ExpectNobodyThere();
 }
+
+// What was sent to a port.
+struct Sent {
+  size_t num_connections = 0;
+  size_t num_shaken = 0;  // of them, those whose handshake has come to its end
+  size_t num_before_handshake = 0;
+  size_t num_after_handshake = 0;
+
+  Sent& operator+=(const Sent& other) {
+    num_connections += other.num_connections;
+    num_shaken += other.num_shaken;
+    num_before_handshake += other.num_before_handshake;
+    num_after_handshake += other.num_after_handshake;
+    return *this;
+  }
+};
 
 // Of the connections, some say what a node has said to begin with, changed; some are handshakes
 // whose bytes are changed on the way; most have the key, and say wrong messages. So about half of
 // the frames come after the handshake.
-TEST_F(HostileHandshakesTest, AnyFramesBeforeAndAfterTheHandshakeAreBorne) {
-  const std::vector<std::string> records = RecordJoin();
-  testing::FrameMutator mutator(4, {session_});
-  const auto node = SecureChannel::Create(testing::ControlKey(), ChannelSide::kNode).value();
-  std::mt19937_64 random(5);
-  const auto below = [&random](size_t bound) { return random() % bound; };
-  const auto flip = [&](std::string bytes) {
-    for (size_t i = 0; i <= below(4) && !bytes.empty(); ++i) {
-      bytes[below(bytes.size())] ^= static_cast<char>(1 << below(8));
+class ChangedFrames {
+ public:
+  ChangedFrames(TestedPort& port, uint64_t seed)
+      : port_(port), records_(port.RecordJoin()), mutator_(seed, {port.session()}), random_(seed) {
+    const std::string_view session = port.session();
+    own_frames_.emplace(session.substr(0, testing::kControlHelloBytes));
+    for (std::string& frame : testing::SplitFrames(session.substr(testing::kControlHelloBytes))) {
+      own_frames_.insert(std::move(frame));
+    }
+  }
+
+  Sent Send(size_t num_frames) {
+    sent_ = {};
+    while (sent_.num_before_handshake + sent_.num_after_handshake < num_frames) {
+      const size_t kind = Below(16);
+      if (kind < 5) {
+        SayRecords();
+      } else if (kind < 7) {
+        ShakeWrongly();
+      } else {
+        SayMessages();
+      }
+      if (++sent_.num_connections % 64 == 0) port_.ExpectNobodyThere();
+      if (::testing::Test::HasFailure()) {
+        ADD_FAILURE() << "connection " << sent_.num_connections;
+        break;
+      }
+    }
+    port_.ExpectNobodyThere();
+    return sent_;
+  }
+
+ private:
+  size_t Below(size_t bound) { return random_() % bound; }
+  std::string Flip(std::string bytes) {
+    for (size_t i = 0; i <= Below(4) && !bytes.empty(); ++i) {
+      bytes[Below(bytes.size())] ^= static_cast<char>(1 << Below(8));
     }
     return bytes;
-  };
-  // That a node says; another frame has been changed.
-  std::set<std::string> own_frames = {session_.substr(0, testing::kControlHelloBytes)};
-  for (std::string& frame :
-       testing::SplitFrames(std::string_view(session_).substr(testing::kControlHelloBytes))) {
-    own_frames.insert(std::move(frame));
   }
-  const size_t num_frames = NumFrames();
-  // What the first connections leave is there for good: OpenSSL's tables, caches of malloc.
-  size_t before = 0;
-  size_t num_connections = 0;
-  size_t num_shaken = 0;
-  size_t num_before_handshake = 0;
-  size_t num_after_handshake = 0;
-  num_joined_ = 0;
-  const auto begin = std::chrono::steady_clock::now();
-  while (num_before_handshake + num_after_handshake < num_frames) {
-    if (++num_connections == 1000) before = PeakBytes();
-    const size_t kind = below(16);
-    if (kind < 5) {
-      // Records one after another, as they would be without waiting for answers.
-      std::string said;
-      const auto say = [&](const std::string& record, const std::string& changed) {
-        said += changed;
-        num_before_handshake += changed != record ? 1 : 0;
-      };
-      say(records[0], below(4) == 0 ? records[0] : flip(records[0]));
-      while (below(3) != 0) {
-        const std::string& record = records[below(records.size())];
-        say(record, below(2) == 0 ? flip(record) : record.substr(0, below(record.size())));
-      }
-      SayRaw(said);
-    } else if (kind < 7) {
-      const size_t changed = below(6);
-      SaySecurely(*node,
-                  [&](size_t number, std::string said) {
-                    if (number != changed) return said;
-                    std::string other;
-                    switch (below(4)) {
-                      case 0:
-                        other = said.substr(0, below(said.size()));
-                        break;
-                      case 1:
-                        other = said + said;
-                        break;
-                      case 2:
-                        other = records[below(records.size())];
-                        break;
-                      default:
-                        other = flip(said);
-                    }
-                    num_before_handshake += other != said ? 1 : 0;
-                    return other;
-                  },
-                  {session_});
-    } else {
-      const std::string bytes = mutator.Next();
-      const size_t hello = std::min(bytes.size(), testing::kControlHelloBytes);
-      const std::vector<std::string> frames =
-          testing::SplitFrames(std::string_view(bytes).substr(hello));
-      std::vector<std::string> texts = {bytes.substr(0, hello)};
-      texts.insert(texts.end(), frames.begin(), frames.end());
-      if (SaySecurely(*node, Unchanged, texts)) {
-        ++num_shaken;
-        num_after_handshake += static_cast<size_t>(
-            std::count_if(texts.begin(), texts.end(),
-                          [&](const std::string& text) { return !own_frames.contains(text); }));
-      }
+
+  // One after another, as they would be without waiting for answers.
+  void SayRecords() {
+    std::string said;
+    const auto say = [&](const std::string& record, const std::string& changed) {
+      said += changed;
+      sent_.num_before_handshake += changed != record ? 1 : 0;
+    };
+    say(records_[0], Below(4) == 0 ? records_[0] : Flip(records_[0]));
+    while (Below(3) != 0) {
+      const std::string& record = records_[Below(records_.size())];
+      say(record, Below(2) == 0 ? Flip(record) : record.substr(0, Below(record.size())));
     }
-    if (num_connections % 64 == 0) ExpectNobodyThere();
-    ASSERT_FALSE(HasFailure()) << "connection " << num_connections;
+    port_.SayRaw(said);
   }
-  ExpectNobodyThere();
-  EXPECT_GT(num_shaken, num_connections / 20);
-  EXPECT_GT(num_joined_, 0);
+
+  void ShakeWrongly() {
+    const size_t changed = Below(6);
+    port_.SaySecurely(*node_,
+                      [&](size_t number, std::string said) {
+                        if (number != changed) return said;
+                        std::string other;
+                        switch (Below(4)) {
+                          case 0:
+                            other = said.substr(0, Below(said.size()));
+                            break;
+                          case 1:
+                            other = said + said;
+                            break;
+                          case 2:
+                            other = records_[Below(records_.size())];
+                            break;
+                          default:
+                            other = Flip(said);
+                        }
+                        sent_.num_before_handshake += other != said ? 1 : 0;
+                        return other;
+                      },
+                      {port_.session()});
+  }
+
+  void SayMessages() {
+    const std::string bytes = mutator_.Next();
+    const size_t hello = std::min(bytes.size(), testing::kControlHelloBytes);
+    const std::vector<std::string> frames =
+        testing::SplitFrames(std::string_view(bytes).substr(hello));
+    std::vector<std::string> texts = {bytes.substr(0, hello)};
+    texts.insert(texts.end(), frames.begin(), frames.end());
+    if (!port_.SaySecurely(*node_, Unchanged, texts)) return;
+    ++sent_.num_shaken;
+    sent_.num_after_handshake +=
+        static_cast<size_t>(std::count_if(texts.begin(), texts.end(), [&](const std::string& text) {
+          return !own_frames_.contains(text);
+        }));
+  }
+
+  TestedPort& port_;
+  const std::vector<std::string> records_;  // that a node says before TLS
+  testing::FrameMutator mutator_;
+  std::mt19937_64 random_;
+  const std::unique_ptr<SecureChannel> node_ =
+      SecureChannel::Create(testing::ControlKey(), ChannelSide::kNode).value();
+  std::set<std::string> own_frames_;  // that a node says; another frame has been changed
+  Sent sent_;
+};
+
+// A port for each core, with a thread of its own; memory is that of all.
+TEST(HostileHandshakesTest, AnyFramesBeforeAndAfterTheHandshakeAreBorne) {
+  const size_t num_threads = kHasSanitizer ? 1 : static_cast<size_t>(std::min(UsableCores(), 8));
+  const size_t num_frames = testing::NumHostileFrames(kNumFrames) / num_threads;
+  // What the first connections leave is there for good: OpenSSL's tables, caches of malloc.
+  std::barrier warm(static_cast<std::ptrdiff_t>(num_threads) + 1);
+  std::vector<Sent> sent(num_threads);
+  std::vector<std::thread> threads;
+  const auto begin = std::chrono::steady_clock::now();
+  for (size_t i = 0; i < num_threads; ++i) {
+    threads.emplace_back([&, i] {
+      TestedPort port;
+      ChangedFrames frames(port, i);
+      const int num_recorded = port.num_joined();
+      sent[i] = frames.Send(num_frames / 10);
+      warm.arrive_and_wait();
+      warm.arrive_and_wait();
+      sent[i] += frames.Send(num_frames - num_frames / 10);
+      EXPECT_GT(port.num_joined(), num_recorded);
+      port.ExpectServes();
+    });
+  }
+  warm.arrive_and_wait();
+  const size_t before = PeakBytes();
+  warm.arrive_and_wait();
+  Sent all;
+  for (size_t i = 0; i < num_threads; ++i) {
+    threads[i].join();
+    all += sent[i];
+  }
+  EXPECT_GT(all.num_shaken, all.num_connections / 20);
   const size_t growth = PeakBytes() - before;
   EXPECT_LT(growth, kMaxGrowthBytes);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   printf(
       "%zu changed frames before the end of the handshake and %zu after it on %zu connections: "
-      "%.1f s, %.1f MiB more "
-      "at the peak\n",
-      num_before_handshake, num_after_handshake, num_connections, seconds,
+      "%.1f s, %.1f MiB more at the peak\n",
+      all.num_before_handshake, all.num_after_handshake, all.num_connections, seconds,
       static_cast<double>(growth) / (1 << 20));
-  ExpectServes();
 }
 
 }  // namespace

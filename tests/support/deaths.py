@@ -77,6 +77,7 @@ class DeathTest(unittest.TestCase):
     """Processes of the test are those that run its program, a link with a name of its own."""
 
     strategy = "dp=2"
+    bound_s = BOUND_S  # within which a death is named
 
     def setUp(self):
         if not os.access(PENSTOCK, os.X_OK):
@@ -146,7 +147,7 @@ class DeathTest(unittest.TestCase):
         self.output.thread.join(PATIENCE_S)
         named = self.output.time_of(pattern)
         self.assertIsNotNone(named, self.output.text())
-        self.assertLess(named - begin, BOUND_S, self.output.text())
+        self.assertLess(named - begin, self.bound_s, self.output.text())
         if status is not None:
             self.assertEqual(self.run_.returncode, status, self.output.text())
         self.check_gone(begin)

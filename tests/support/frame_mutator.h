@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <random>
@@ -21,6 +22,12 @@
 #include "tests/support/control_harness.h"
 
 namespace penstock::testing {
+
+// How many changed frames the tests send: those of PENSTOCK_HOSTILE_FRAMES, if it is set.
+inline size_t NumHostileFrames(size_t otherwise) {
+  const char* const text = std::getenv("PENSTOCK_HOSTILE_FRAMES");
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
 
 class FrameMutator {
  public:

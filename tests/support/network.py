@@ -6,6 +6,7 @@ Needs root and the package iproute2.
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ CONFIGURATIONS = pathlib.Path("/etc/netns")
 
 
 def _run(*command):
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
 
 
 class Network:
@@ -56,6 +57,27 @@ class Network:
             folder = CONFIGURATIONS / name
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "hosts").write_text("\n".join(lines) + "\n")
+
+    def spoil(self, index, loss, rate, queue):
+        """Has a host lose this part of the packets that come to it, at random, and send at `rate`
+        through a queue of so many bytes, which delays packets and drops those that do not fit.
+
+        Where the kernel has no netem, a filter that is a program of four instructions does as much:
+        load a random number, compare, drop (2) or pass (0)."""
+        random_number = 0xfffff000 + 56  # SKF_AD_OFF + SKF_AD_RANDOM
+        program = f"4,32 0 0 {random_number},53 1 0 {int(loss * 2 ** 32)},6 0 0 2,6 0 0 0"
+        host = self.names[index]
+        _run("tc", "-n", host, "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst",
+             "3kb", "limit", str(queue))
+        _run("tc", "-n", host, "qdisc", "add", "dev", "eth0", "clsact")
+        _run("tc", "-n", host, "filter", "add", "dev", "eth0", "ingress", "bpf", "direct-action",
+             "bytecode", program)
+
+    def dropped(self, index):
+        """Packets that a spoilt host has lost: of those that came, and of those that it sent."""
+        text = _run("tc", "-n", self.names[index], "-s", "qdisc", "show", "dev", "eth0")
+        drops = dict(re.findall(r"(?m)^qdisc (\w+) .*\n.*\(dropped (\d+),", text))
+        return int(drops["clsact"]), int(drops["tbf"])
 
     def switch(self, index, state):
         """Cuts the link of a host ("down"), or joins it again ("up")."""
