@@ -39,6 +39,7 @@ struct Options {
   std::string launcher = "auto";
   std::string through;         // the program that starts processes, with options of its own
   std::string remote_program;  // on the hosts
+  uint32_t fanout = 0;         // agents that one process starts; 0: this one starts all
   std::string listen;
   std::string probe = "auto";
   std::string timeout;
@@ -339,6 +340,11 @@ absl::Status Launch(const Environment& environment, const Options& options) {
       for (actors::NodePlace& place : plan.places) place.key_file = path;
     }
   }
+  if (options.fanout > 0 && launcher != "ssh") {
+    return absl::InvalidArgumentError(
+        StrCat("--fanout goes with --launcher ssh alone, not with ", launcher));
+  }
+  plan.fanout = options.fanout;
   plan.listen = options.listen.empty() ? ListenAddress(plan.places) : options.listen;
   if (const absl::Status address = actors::CheckListenAddress(plan.listen); !address.ok()) {
     return absl::InvalidArgumentError(StrCat("--listen ", ToStd(address.message())));
@@ -406,6 +412,13 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
       ->add_option("--remote-program", options->remote_program,
                    "Path of penstock on the hosts (the path of this one)")
       ->option_text("PATH");
+  command
+      ->add_option(
+          "--fanout", options->fanout,
+          "With ssh: start at most N hosts from here, and let each of them start at most N "
+          "others, which takes keys there or \"ssh -A\" (0: start all from here)")
+      ->option_text("N")
+      ->check(CLI::Range(uint32_t{0}, uint32_t{4096}));
   command
       ->add_option("--listen", options->listen,
                    "Listen for the processes at HOST or HOST:PORT (the address from which this "

@@ -17,6 +17,7 @@
 #include "cli/join_job.h"
 #include "cli/option_checks.h"
 
+#include "actors/cluster/agent_tree.h"
 #include "actors/cluster/host_agent.h"
 #include "actors/cluster/node.h"
 #include "actors/cluster/socket_address.h"
@@ -34,6 +35,10 @@ struct Options {
   bool is_quiet = false;
   int64_t slots = 0;    // of an agent; 0: this is the node
   std::string pinning;  // of an agent; empty: none
+  // Of an agent that starts those of other hosts, as actors/cluster/agent_tree.h writes them.
+  std::string below;
+  std::vector<std::string> through;
+  uint32_t fanout = 1;
 };
 
 // The command of a node with the options of this one.
@@ -58,6 +63,30 @@ std::vector<std::string> NodeCommand(const Environment& environment, const Optio
   return command;
 }
 
+absl::Status RunAgent(const Environment& environment, const Options& options) {
+  // As for its nodes: the coordinator heeds an interrupt of all processes of a job.
+  (void)signal(SIGINT, SIG_IGN);
+  actors::HostAgentOptions agent = {
+      .node_command = NodeCommand(environment, options),
+      .key = options.node.key,
+      .first_rank = static_cast<uint32_t>(std::max(options.node.rank, 0)),
+      .num_ranks = static_cast<uint32_t>(options.slots),
+      .pinning = actors::ParsePinningName(options.pinning)};
+  ASSIGN_OR_RETURN(agent.below, actors::ParseTreeHosts(options.below));
+  actors::TreeOptions& tree = agent.tree;
+  tree.node_command = agent.node_command;
+  tree.node_command[0] = program_invocation_name;  // that is how another host finds it as well
+  tree.through = options.through;
+  tree.fanout = options.fanout;
+  tree.pinning = options.pinning;
+  tree.key = options.node.key;
+  if (options.key_file != "-") tree.key_file = options.key_file;
+  if (!agent.below.empty() && tree.through.empty()) {
+    return absl::InvalidArgumentError("--below needs --through");
+  }
+  return actors::RunHostAgent(agent);
+}
+
 absl::Status Run(const Environment& environment, Options options) {
   const absl::Status address = actors::CheckJoinAddress(options.node.coordinator);
   if (!address.ok()) {
@@ -69,16 +98,7 @@ absl::Status Run(const Environment& environment, Options options) {
     RETURN_IF_ERROR(actors::CheckIsInsecureAddress(options.node.coordinator));
   }
   ASSIGN_OR_RETURN(options.node.key, ReadJobKey(options.key_file));
-  if (options.slots > 0) {
-    // As for its nodes: the coordinator heeds an interrupt of all processes of a job.
-    (void)signal(SIGINT, SIG_IGN);
-    return actors::RunHostAgent(
-        {.node_command = NodeCommand(environment, options),
-         .key = options.node.key,
-         .first_rank = static_cast<uint32_t>(std::max(options.node.rank, 0)),
-         .num_ranks = static_cast<uint32_t>(options.slots),
-         .pinning = actors::ParsePinningName(options.pinning)});
-  }
+  if (options.slots > 0) return RunAgent(environment, options);
   return JoinJob(environment, std::move(options.node), options.device, options.is_quiet,
                  options.log_folder);
 }
@@ -131,6 +151,23 @@ void AddNodeCommand(CLI::App& app, const Environment& environment, Action* actio
                    "nodes that share one are neighbours, or taken round-robin")
       ->option_text("neighbours|round-robin")
       ->check(CLI::IsMember({"neighbours", "round-robin"}));
+  command
+      ->add_option("--below", options->below,
+                   "With --slots: start the agents of these hosts, too, for the ranks that follow")
+      ->option_text("HOST/N,...");
+  command
+      ->add_option("--fanout", options->fanout,
+                   "With --below: start at most N agents from here (1)")
+      ->option_text("N")
+      ->check(CLI::Range(uint32_t{1}, uint32_t{4096}));
+  command
+      ->add_option(
+          "--through", options->through,
+          "With --below: a word of the program to start agents through, such as --through=ssh "
+          "--through=-T; the host is added")
+      ->option_text("WORD")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command->add_flag("--insecure", options->node.insecure,
                     "Join without TLS, as `penstock run --insecure` demands on loopback");
   command->add_flag("--quiet", options->is_quiet,

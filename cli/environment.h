@@ -6,6 +6,7 @@
 #ifndef PENSTOCK_CLI_ENVIRONMENT_H_
 #define PENSTOCK_CLI_ENVIRONMENT_H_
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <ostream>
@@ -37,6 +38,7 @@ Registries BuiltinRegistries();
 // said by `run`.
 struct LaunchPlan {
   std::vector<actors::NodePlace> places = {};  // by rank; empty: `run` starts them on this host
+  uint32_t fanout = 0;                         // as ClusterOptions has it
   std::string listen = {};                     // the address at which it listens then
   std::string key = {};                        // the job's; empty: drawn
   absl::Duration join_timeout = absl::Minutes(1);

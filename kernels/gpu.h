@@ -37,7 +37,8 @@ struct GpuSystem {
   int driver_version = 0;
 };
 
-// What CUDA sees. It starts CUDA in this process, which takes some tenths of a second with a GPU.
+// What CUDA sees. It starts CUDA in this process, and loads cuBLASLt where there is a GPU, which
+// takes some tenths of a second.
 GpuSystem FindGpus();
 
 // Kernels of GPUs. Empty where CUDA is not built.

@@ -115,14 +115,23 @@ class GpuChecksTest(unittest.TestCase):
         self.assertIn("racecheck: SKIPPED", done.stdout)
 
     def test_missing_libraries_are_named_before_a_program_starts(self):
-        self.tool("ldd", "#!/bin/sh\necho '\tlibcublasLt.so.13 => not found'\n")
+        self.tool("ldd", "#!/bin/sh\necho '\tlibcudart.so.13 => not found'\n")
         self.tool("nvidia-smi", "#!/bin/sh\necho nvidia-smi ran\n")
         self.program("penstock", "#!/bin/sh\necho penstock ran\n")
         self.program("cuda_kernels_test", PASSES)
         done = self.check("machine")
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("libcublasLt.so.13 => not found", done.stderr)
+        self.assertIn("libcudart.so.13 => not found", done.stderr)
         self.assertNotIn("ran", done.stdout)
+
+    def test_a_library_that_is_loaded_later_is_named_too(self):
+        self.tool("ldd", "#!/bin/sh\n")
+        self.tool("nvidia-smi", "#!/bin/sh\n")
+        self.program("penstock", "#!/bin/sh\necho 'cuda none: cuBLASLt cannot be loaded (no such file)'\n")
+        self.program("cuda_kernels_test", PASSES)
+        done = self.check("machine")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("cuBLASLt is missing", done.stderr)
 
     # ---- Losses.
 

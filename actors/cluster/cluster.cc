@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 
+#include "actors/cluster/agent_tree.h"
 #include "actors/cluster/child_process.h"
 #include "actors/cluster/cluster_access_internal.h"
 #include "actors/cluster/cluster_actors_internal.h"
@@ -20,7 +21,6 @@
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/local_launcher_internal.h"
 #include "actors/cluster/node_supervisor_internal.h"
-#include "actors/cluster/oom_kills.h"
 #include "actors/cluster/socket_address.h"
 #include "base/cpu_topology.h"
 #include "base/status_macros.h"
@@ -173,6 +173,7 @@ class Cluster::Impl {
       return absl::InvalidArgumentError(StrCat("there are places for ", options_.places.size(),
                                                " processes, of ", options_.num_processes));
     }
+    if (options_.fanout > 0) RETURN_IF_ERROR(CheckTree());
     if (options_.key.empty()) {
       ASSIGN_OR_RETURN(options_.key, NewJobKey());
     }
@@ -188,16 +189,48 @@ class Cluster::Impl {
     return key;
   }
 
-  // What starts the node of a rank at its place, or with an agent those of more ranks.
-  LaunchCommand CommandOf(uint32_t rank, uint32_t num_ranks, const NodePlace& place) const {
+  // Whether the places differ in their hosts alone.
+  absl::Status CheckTree() const {
+    for (const NodePlace& place : options_.places) {
+      const NodePlace& first = options_.places.front();
+      if (place.is_awaited || !place.joins_arguments || place.through.size() < 2 ||
+          place.through.back() != place.host || place.key_file != first.key_file ||
+          !std::equal(place.through.begin(), place.through.end() - 1, first.through.begin(),
+                      first.through.end() - 1)) {
+        return absl::InvalidArgumentError(
+            StrCat("the node on ", place.host, " cannot be started by that of another host"));
+      }
+      if (place.coordinator_host != first.coordinator_host) {
+        return absl::InvalidArgumentError(
+            StrCat("hosts that start each other need one address of this host, but ", first.host,
+                   " reaches it at ", first.coordinator_host, " and ", place.host, " at ",
+                   place.coordinator_host, ": say which to listen at"));
+      }
+    }
+    if (options_.places.empty() || options_.on_loss != nullptr) {
+      return absl::InvalidArgumentError(
+          "a tree starts nodes of other hosts alone, for a job that ends with the first loss");
+    }
+    return absl::OkStatus();
+  }
+
+  // A node's command where nodes join at `coordinator_host`; empty: at the address listened at.
+  std::vector<std::string> NodeCommand(const std::string& coordinator_host) const {
     std::string address = supervisor_->address();
-    if (!place.coordinator_host.empty() && !IsUnixAddress(address)) {
-      address = JoinAddress(place.coordinator_host,
+    if (!coordinator_host.empty() && !IsUnixAddress(address)) {
+      address = JoinAddress(coordinator_host,
                             static_cast<unsigned>(std::stoul(SplitAddress(address).port)));
     }
     std::vector<std::string> node = options_.node_command;
-    node.insert(node.end(), {"--join", address, "--rank", StrCat(rank)});
+    node.insert(node.end(), {"--join", address});
     if (options_.insecure) node.emplace_back("--insecure");
+    return node;
+  }
+
+  // What starts the node of a rank at its place, or with an agent those of more ranks.
+  LaunchCommand CommandOf(uint32_t rank, uint32_t num_ranks, const NodePlace& place) const {
+    std::vector<std::string> node = NodeCommand(place.coordinator_host);
+    node.insert(node.end(), {"--rank", StrCat(rank)});
     LaunchCommand command;
     command.rank = rank;
     // An agent also tells how one node has ended, where the program that starts it is not run by a
@@ -222,17 +255,8 @@ class Cluster::Impl {
       command.arguments = std::move(node);
       return command;
     }
-    command.arguments = place.through;
+    command.arguments = RunThrough(place.through, place.joins_arguments, node);
     command.remote_host = place.host;
-    std::vector<std::string> words;
-    for (const std::string& argument : node) words.push_back(QuoteForShell(argument));
-    // The shell stays, and tells a signal as a status.
-    const std::string script = WatchedForMemory(StrJoin(words, " "));
-    if (place.joins_arguments) {
-      command.arguments.push_back(StrCat("exec sh -c ", QuoteForShell(script)));
-    } else {
-      command.arguments.insert(command.arguments.end(), {"/bin/sh", "-c", script});
-    }
     return command;
   }
 
@@ -248,9 +272,39 @@ class Cluster::Impl {
     return count;
   }
 
+  absl::Status LaunchOne(const LaunchCommand& command) {
+    return loop_->Await(
+        [this, &command]() -> control::StatusPromise { return supervisor_->Launch(command); },
+        options_.join_timeout, StrCat("starting node ", command.rank));
+  }
+
+  // Starts the agents of a tree. REQUIRES: CheckTree() is OK.
+  absl::Status StartTree() {
+    std::vector<TreeHost> hosts;
+    for (uint32_t rank = 0; rank < options_.num_processes; rank += hosts.back().num_ranks) {
+      hosts.push_back({options_.places[rank].host, RanksOfAgent(rank)});
+    }
+    const NodePlace& place = options_.places.front();
+    TreeOptions tree;
+    tree.through = place.through;
+    tree.through.pop_back();
+    tree.fanout = options_.fanout;
+    tree.node_command = NodeCommand(place.coordinator_host);
+    if (options_.pin) tree.pinning = PinningName(options_.core_sharing);
+    tree.key = options_.key;
+    tree.key_file = place.key_file;
+    uint32_t rank = 0;
+    for (const absl::Span<const TreeHost> part : SplitHosts(hosts, tree.fanout)) {
+      RETURN_IF_ERROR(LaunchOne(CommandOfPart(tree, part, rank)));
+      rank += NumRanks(part);
+    }
+    return absl::OkStatus();
+  }
+
   // Starts the nodes if the options name a command.
   absl::Status StartProcesses() {
     if (options_.node_command.empty()) return absl::OkStatus();
+    if (options_.fanout > 0) return StartTree();
     std::vector<std::vector<int>> cores(options_.num_processes);
     if (options_.pin) {
       CpuTopology topology = CpuTopology::Load();
@@ -264,9 +318,7 @@ class Cluster::Impl {
       if (place.is_awaited) continue;
       LaunchCommand command = CommandOf(rank, num_ranks, place);
       if (command.remote_host.empty()) command.cores = cores[rank];
-      RETURN_IF_ERROR(loop_->Await(
-          [this, &command]() -> control::StatusPromise { return supervisor_->Launch(command); },
-          options_.join_timeout, StrCat("starting node ", rank)));
+      RETURN_IF_ERROR(LaunchOne(command));
     }
     return absl::OkStatus();
   }

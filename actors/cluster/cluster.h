@@ -67,6 +67,11 @@ struct ClusterOptions {
   // that are started elsewhere read the key from their standard input ("--key-file -"). Of them,
   // several that one agent starts are pinned ("--pin").
   std::vector<NodePlace> places;
+  // At least 1: agents are started in a tree (agent_tree.h), each by that of another host, of which
+  // none, and not this process, starts more than so many. The places then differ in their hosts
+  // alone, which are the last words of their `through`, and `on_loss` is null: agents end soon
+  // after the nodes of their own host. 0: this process starts all.
+  uint32_t fanout = 0;
   bool pin = true;    // started nodes to cores
   int max_cores = 0;  // of this machine for the nodes; 0: all
   // Which nodes share a core, where there are more nodes than cores.

@@ -78,6 +78,54 @@ TEST_F(ClusterPlacesTest, ANodeElsewhereReadsTheKeyFromItsInputOrAFile) {
   }
 }
 
+// Options for a node on each of three hosts.
+ClusterOptions OnHosts(uint32_t fanout) {
+  ClusterOptions options;
+  options.node_command = {"/opt/a node"};
+  options.num_processes = 3;
+  options.fanout = fanout;
+  for (const std::string host : {"a", "b", "c"}) {
+    NodePlace place;
+    place.host = host;
+    place.through = kTeller;
+    place.through.push_back(host);
+    place.joins_arguments = true;
+    options.places.push_back(place);
+  }
+  return options;
+}
+
+TEST_F(ClusterPlacesTest, InATreeAHostIsToldOfThoseThatItStarts) {
+  EXPECT_THAT(Tell(OnHosts(1)),
+              AllOf(HasSubstr("input=" + kKey), HasSubstr("arguments=a exec sh -c"),
+                    HasSubstr(" --rank 0 --slots 1 --pin neighbours --below b/1,c/1 --fanout 1 "
+                              "--through=/bin/sh --through=-c "),
+                    Not(HasSubstr("arguments=b "))));
+}
+
+TEST_F(ClusterPlacesTest, ATreeHasPlacesThatDifferInTheirHostsAlone) {
+  const auto error_of = [](const ClusterOptions& options) {
+    const absl::Status status = Cluster::Start(options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  ClusterOptions options = OnHosts(2);
+  options.places[1].coordinator_host = "10.0.0.1";
+  EXPECT_THAT(error_of(options), HasSubstr("b at 10.0.0.1: say which to listen at"));
+  options = OnHosts(2);
+  options.places[2].is_awaited = true;
+  EXPECT_THAT(error_of(options), HasSubstr("the node on c cannot be started by that of another"));
+  options = OnHosts(2);
+  options.places[1].through[0] = "/bin/bash";
+  EXPECT_THAT(error_of(options), HasSubstr("the node on b cannot be started"));
+  options = OnHosts(2);
+  options.on_loss = [](const absl::Status&) { return AfterLoss::kContinue; };
+  EXPECT_THAT(error_of(options), HasSubstr("ends with the first loss"));
+  options = OnHosts(2);
+  options.places.clear();
+  EXPECT_THAT(error_of(options), HasSubstr("nodes of other hosts alone"));
+}
+
 TEST_F(ClusterPlacesTest, WithoutTlsTheAddressHasToBeOfThisHost) {
   ClusterOptions options;
   options.node_command = kTeller;

@@ -1,3 +1,4 @@
+#include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include "base/start_thread.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "base/time_slice.h"
 
 namespace penstock::actors::control {
 namespace {
@@ -129,6 +131,9 @@ void ControlLoop::RunPosted() {
 }
 
 void ControlLoop::Main() {
+  pthread_setname_np(pthread_self(), "control");  // for `top`, and bench/tls_cost
+  // The devices of a step wait for its submission, on the cores that this thread wants.
+  RequestShortSlices();
   // Writing to a closed connection must fail with an error and not raise a signal.
   sigset_t broken_pipe;
   sigemptyset(&broken_pipe);

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/local_launcher_internal.h"
+#include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -21,6 +23,10 @@ constexpr char kMark = '\x1f';
 constexpr char kKinds[] = {'L', 'X', 'F'};  // by AgentReport::Kind
 constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
 constexpr absl::Duration kStartTimeout = absl::Seconds(30);
+// How long nodes have to end by themselves, and to say why, once the end of the job is certain: the
+// nodes of this host have ended, or nobody reads what is told. Nodes below that are left then are
+// out of reach.
+constexpr kj::Duration kEndGrace = 5 * kj::SECONDS;
 
 // The text up to the next space, which is taken away with it.
 std::string_view TakeWord(std::string_view* text) {
@@ -44,16 +50,27 @@ bool Write(std::string_view bytes) {
 class Agent {
  public:
   Agent(control::ControlLoop& loop, const HostAgentOptions& options)
-      : loop_(loop), options_(options), is_finished_(options.num_ranks, false) {}
+      : loop_(loop),
+        options_(options),
+        num_left_(options.num_ranks + NumRanks(options.below)),
+        num_own_left_(options.num_ranks),
+        end_began_(kj::origin<kj::TimePoint>()) {}
 
   absl::Status Start() {
-    launcher_ = std::make_unique<LocalLauncher>(loop_.io());
+    launcher_ = std::make_unique<LocalLauncher>(loop_.io(), HostName());
     launcher_->SetEvents({[this](uint32_t rank, std::string_view line) {
                             Tell({AgentReport::Kind::kLine, rank, 0, std::string(line)});
                           },
                           [this](uint32_t rank, int wait_status, std::string_view note) {
                             Tell({AgentReport::Kind::kExit, rank, wait_status, std::string(note)});
+                            exited_.push_back(rank);
                           }});
+    // First, so that the tree grows while the nodes of this host start.
+    uint32_t rank_below = options_.first_rank + options_.num_ranks;
+    for (const absl::Span<const TreeHost> part : SplitHosts(options_.below, options_.tree.fanout)) {
+      RETURN_IF_ERROR(launcher_->Launch(CommandOfPart(options_.tree, part, rank_below)).status());
+      rank_below += NumRanks(part);
+    }
     std::vector<std::vector<int>> cores(options_.num_ranks);
     if (options_.pinning.has_value()) {
       cores =
@@ -73,16 +90,20 @@ class Agent {
   }
 
   kj::Promise<void> AwaitEnd() {
-    bool have_all = true;
-    for (uint32_t i = 0; i < options_.num_ranks; ++i) {
-      const uint32_t rank = options_.first_rank + i;
-      if (!is_finished_[i] && launcher_->IsFinished(rank)) {
-        is_finished_[i] = true;
-        Tell({AgentReport::Kind::kFinished, rank, 0, ""});
-      }
-      have_all = have_all && is_finished_[i];
+    std::erase_if(exited_, [this](uint32_t rank) {
+      if (!launcher_->IsFinished(rank)) return false;
+      Tell({AgentReport::Kind::kFinished, rank, 0, ""});
+      --num_left_;
+      if (rank < options_.first_rank + options_.num_ranks) --num_own_left_;
+      return true;
+    });
+    if (num_left_ == 0 || (is_alone_ && num_own_left_ == 0)) return kj::READY_NOW;
+    const kj::TimePoint now = loop_.timer().now();
+    if (num_own_left_ > 0 && !is_alone_) {
+      end_began_ = now;
+    } else if (now - end_began_ > kEndGrace) {
+      return kj::READY_NOW;
     }
-    if (have_all || is_alone_) return kj::READY_NOW;
     return loop_.timer().afterDelay(kPollInterval).then([this] { return AwaitEnd(); });
   }
 
@@ -95,8 +116,11 @@ class Agent {
 
   control::ControlLoop& loop_;
   const HostAgentOptions& options_;
-  std::vector<bool> is_finished_;
-  bool is_alone_ = false;  // nobody reads any more
+  uint32_t num_left_;             // nodes that are not finished
+  uint32_t num_own_left_;         // those of them on this host
+  std::vector<uint32_t> exited_;  // those of which the end was told
+  kj::TimePoint end_began_;       // when the end of the job was not certain yet
+  bool is_alone_ = false;         // nobody reads any more
   std::unique_ptr<LocalLauncher> launcher_;
 };
 

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 
+#include "actors/cluster/agent_tree.h"
 #include "base/cpu_topology.h"
 
 namespace penstock::actors {
@@ -54,9 +55,15 @@ struct HostAgentOptions {
   uint32_t num_ranks = 1;
   // Pins each node to cores of its own, or to one that it shares so; nullopt: pins none.
   std::optional<CpuTopology::Sharing> pinning = {};
+  // Hosts whose agents this one starts, with the ranks behind its own. TreeOptions::node_command is
+  // that of their nodes.
+  std::vector<TreeHost> below = {};
+  TreeOptions tree = {};
 };
 
-// Returns when all nodes have ended. The nodes are killed if the standard output is closed.
+// Returns when all nodes have ended, also those of the hosts below. Some seconds after the nodes of
+// this host have ended, or the standard output was closed, it ends what is left: its nodes, and the
+// programs that have started the agents below.
 absl::Status RunHostAgent(const HostAgentOptions& options);
 
 }  // namespace penstock::actors

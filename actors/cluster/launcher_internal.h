@@ -64,8 +64,8 @@ class Launcher {
   virtual bool HasLaunched(uint32_t rank) const = 0;
   // Whether it has ended and all its output was told. True of a rank that was not launched.
   virtual bool IsFinished(uint32_t rank) = 0;
-  // Ends a process at once, and with it the others of its agent. Nothing if it has ended, or was
-  // not launched.
+  // Ends a process at once, and with it the others of its agent, whose ends are told after its own.
+  // Nothing if it has ended, or was not launched.
   virtual void Kill(uint32_t rank) = 0;
 };
 

@@ -16,10 +16,6 @@
 namespace penstock::actors {
 namespace {
 
-// Behind "was killed by signal 9 (Killed)".
-constexpr std::string_view kOfStarter =
-    ", which ended the program on this host that had started the node";
-
 // The wait status of a remote process, from that of the program that has started it.
 int OfRemote(int wait_status) {
   constexpr int kOfSignals = 128;
@@ -49,9 +45,9 @@ absl::StatusOr<LaunchedProcess> LocalLauncher::Launch(const LaunchCommand& comma
       },
       [this, rank, is_remote, agent_ranks = command.agent_ranks,
        num_kills = OutOfMemoryKills()](int wait_status) {
-        std::string_view note;
+        std::string note;  // behind "was killed by signal 9 (Killed)"
         if (is_remote && WIFSIGNALED(wait_status)) {
-          note = kOfStarter;
+          note = StrCat(", which ended the program on ", here_, " that had started the node");
         } else if (is_remote) {
           wait_status = OfRemote(wait_status);
         } else if (WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL &&
@@ -88,10 +84,14 @@ void LocalLauncher::OnLine(uint32_t rank, bool is_agent, std::string_view line) 
 void LocalLauncher::OnExit(uint32_t rank, uint32_t agent_ranks, int wait_status,
                            std::string_view note) {
   if (agent_ranks == 0 && events_.on_exit) events_.on_exit(rank, wait_status, note);
-  for (uint32_t i = 0; i < agent_ranks; ++i) {
-    if (std::exchange(agent_ranks_[rank + i].has_exited, true)) continue;
-    if (events_.on_exit) events_.on_exit(rank + i, wait_status, note);
-  }
+  const auto tell = [&](uint32_t of_agent) {
+    if (std::exchange(agent_ranks_[of_agent].has_exited, true)) return;
+    if (events_.on_exit) events_.on_exit(of_agent, wait_status, note);
+  };
+  // What is told first counts as the cause of the rest.
+  const auto killed = killed_.find(rank);
+  if (agent_ranks > 0 && killed != killed_.end()) tell(killed->second);
+  for (uint32_t i = 0; i < agent_ranks; ++i) tell(rank + i);
 }
 
 bool LocalLauncher::IsFinished(uint32_t rank) {
@@ -105,7 +105,9 @@ void LocalLauncher::Kill(uint32_t rank) {
   const auto of_agent = agent_ranks_.find(rank);
   if (of_agent != agent_ranks_.end() && of_agent->second.has_exited) return;
   LocalProcess* const process = ProcessOf(rank);
-  if (process != nullptr) process->Kill();
+  if (process == nullptr) return;
+  killed_.try_emplace(of_agent == agent_ranks_.end() ? rank : of_agent->second.first, rank);
+  process->Kill();
 }
 
 }  // namespace penstock::actors

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -21,8 +22,9 @@ namespace penstock::actors {
 
 class LocalLauncher final : public Launcher {
  public:
-  // `io` outlives it.
-  explicit LocalLauncher(kj::AsyncIoContext& io) : io_(io) {}
+  // `io` outlives it. `here`: what messages call this host.
+  explicit LocalLauncher(kj::AsyncIoContext& io, std::string here = "this host")
+      : io_(io), here_(std::move(here)) {}
 
   void SetEvents(Events events) override { events_ = std::move(events); }
   absl::StatusOr<LaunchedProcess> Launch(const LaunchCommand& command) override;
@@ -44,9 +46,11 @@ class LocalLauncher final : public Launcher {
   void OnExit(uint32_t rank, uint32_t agent_ranks, int wait_status, std::string_view note);
 
   kj::AsyncIoContext& io_;
+  const std::string here_;
   Events events_;
   std::map<uint32_t, std::unique_ptr<LocalProcess>> processes_;  // by their first rank
   std::map<uint32_t, AgentRank> agent_ranks_;
+  std::map<uint32_t, uint32_t> killed_;  // by the first rank of a process, the rank that Kill named
 };
 
 }  // namespace penstock::actors

@@ -39,6 +39,7 @@ class LocalLauncherTest : public ::testing::Test {
       launcher_->SetEvents(
           {[this](uint32_t rank, std::string_view line) { lines_[rank].emplace_back(line); },
            [this](uint32_t rank, int status, std::string_view note) {
+             exit_order_.push_back(rank);
              exits_[rank].push_back(ShellStatus(status));
              wait_statuses_[rank] = status;
              notes_[rank] = note;
@@ -85,6 +86,7 @@ class LocalLauncherTest : public ::testing::Test {
   std::unique_ptr<Launcher> launcher_;
   std::map<uint32_t, std::vector<std::string>> lines_;
   std::map<uint32_t, std::vector<int>> exits_;
+  std::vector<uint32_t> exit_order_;
   std::map<uint32_t, int> wait_statuses_;  // the last one
   std::map<uint32_t, std::string> notes_;
 };
@@ -148,6 +150,22 @@ TEST_F(LocalLauncherTest, AnAgentTellsOfItsNodes) {
   EXPECT_EQ(notes_[5], ", a note");
   // The end of the program that had started the agent.
   EXPECT_THAT(exits_[6], ElementsAre(128 + SIGKILL));
+}
+
+// Whoever hears of the exits takes the first for the cause of the others.
+TEST_F(LocalLauncherTest, TheNodeThatIsKilledIsToldBeforeTheOthersOfItsAgent) {
+  LaunchCommand command;
+  command.rank = 4;
+  command.agent_ranks = 3;
+  command.remote_host = "there";
+  command.arguments = {"/bin/sh", "-c", "exec sleep 1000"};
+  OnLoop([&] {
+    ASSERT_TRUE(launcher_->Launch(command).ok());
+    launcher_->Kill(5);
+    launcher_->Kill(6);
+  });
+  AwaitExits({4, 5, 6});
+  EXPECT_THAT(exit_order_, ElementsAre(5, 4, 6));
 }
 
 TEST_F(LocalLauncherTest, SaysWhereTheKernelHasKilledForLackOfMemory) {

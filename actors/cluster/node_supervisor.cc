@@ -108,8 +108,10 @@ absl::Status NodeSupervisor::Launch(const LaunchCommand& command) {
   for (uint32_t i = 0; i < std::max(command.agent_ranks, 1u); ++i) {
     NodeDescription& node = nodes_[command.rank + i]->description;
     node.pid = process.pid;
-    node.host = process.host;
-    membership_.Reserve({node.rank, process.pid, process.host});
+    // The agents of a tree are on several hosts.
+    const bool is_placed = !command.remote_host.empty() && !options_.places.empty();
+    node.host = is_placed ? options_.places[node.rank].host : process.host;
+    membership_.Reserve({node.rank, node.pid, node.host});
   }
   return absl::OkStatus();
 }

@@ -5,8 +5,10 @@
 #include <openssl/hmac.h>
 #include <openssl/pem.h>
 #include <openssl/rand.h>
+#include <openssl/ssl3.h>
 #include <openssl/x509v3.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -179,8 +181,18 @@ class TlsStream final : public kj::AsyncIoStream {
   kj::Promise<void> write(const void* buffer, size_t size) override {
     return Guard(stream_->write(buffer, size));
   }
+  // In one record where they fit, so that the other side wakes once, and decrypts once.
   kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
-    return Guard(stream_->write(pieces));
+    size_t size = 0;
+    for (const auto& piece : pieces) size += piece.size();
+    if (pieces.size() < 2 || size > SSL3_RT_MAX_PLAIN_LENGTH) {
+      return Guard(stream_->write(pieces));
+    }
+    auto joined = kj::heapArray<kj::byte>(size);
+    kj::byte* end = joined.begin();
+    for (const auto& piece : pieces) end = std::copy(piece.begin(), piece.end(), end);
+    auto written = Guard(stream_->write(joined.begin(), size));
+    return written.attach(kj::mv(joined));
   }
   kj::Promise<void> whenWriteDisconnected() override { return stream_->whenWriteDisconnected(); }
   void shutdownWrite() override { stream_->shutdownWrite(); }

@@ -108,6 +108,32 @@ TEST_F(SecureChannelTest, SidesWithTheKeyTalkAndOthersReadNothing) {
   EXPECT_THAT(talk.seen, HasSubstr(std::string("\x03\x03", 2)));  // records were seen at all
 }
 
+// A message of Cap'n Proto is several pieces.
+TEST_F(SecureChannelTest, ThePiecesOfAMessageAreOneRecord) {
+  auto coordinator = SecureChannel::Create(kKey, ChannelSide::kCoordinator);
+  auto node = SecureChannel::Create(kKey, ChannelSide::kNode);
+  auto pipe = kj::newTwoWayPipe();
+  std::string seen;  // of the node
+  auto server = (*coordinator)->Secure(kj::mv(pipe.ends[0])).eagerlyEvaluate(nullptr);
+  auto client =
+      (*node)->Secure(kj::heap<Wire>(kj::mv(pipe.ends[1]), &seen)).eagerlyEvaluate(nullptr);
+  auto from = client.wait(*scope_);
+  auto to = server.wait(*scope_);
+  for (const size_t size : {size_t{3}, size_t{8190}}) {
+    seen.clear();
+    const std::string text(size, 'x');
+    const kj::ArrayPtr<const kj::byte> piece(reinterpret_cast<const kj::byte*>(text.data()), size);
+    const kj::ArrayPtr<const kj::byte> pieces[] = {piece, piece};
+    auto written = from->write(pieces);
+    std::string read(2 * size, '\0');
+    to->read(read.data(), read.size()).wait(*scope_);
+    written.wait(*scope_);
+    EXPECT_EQ(read, text + text);
+    constexpr size_t kOfRecord = 5 + 1 + 16;  // its header, type and tag
+    EXPECT_EQ(seen.size(), 2 * size + kOfRecord);
+  }
+}
+
 TEST_F(SecureChannelTest, AnotherKeyIsAnotherAuthority) {
   auto coordinator = SecureChannel::Create(kKey, ChannelSide::kCoordinator);
   auto node = SecureChannel::Create(kOtherKey, ChannelSide::kNode);

@@ -4,42 +4,30 @@
 #include <string_view>
 #include <utility>
 
-#include <cublasLt.h>
-
 #include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::kernels::cuda {
 namespace {
 
-absl::Status ToStatus(cublasStatus_t status, std::string_view what) {
+absl::Status ToStatus(const CublasApi& api, cublasStatus_t status, std::string_view what) {
   if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
-  return absl::InternalError(StrCat(what, ": ", cublasLtGetStatusName(status), " (",
-                                    cublasLtGetStatusString(status), ")"));
+  return absl::InternalError(
+      StrCat(what, ": ", api.get_status_name(status), " (", api.get_status_string(status), ")"));
 }
 
-struct HandleDeleter {
-  void operator()(cublasLtContext* handle) const { cublasLtDestroy(handle); }
+// Calls the function of the library that frees a T.
+template <typename T>
+struct Deleter {
+  cublasStatus_t (*destroy)(T*) = nullptr;
+  void operator()(T* object) const { destroy(object); }
 };
-struct OperationDeleter {
-  void operator()(cublasLtMatmulDescOpaque_t* operation) const {
-    cublasLtMatmulDescDestroy(operation);
-  }
-};
-struct LayoutDeleter {
-  void operator()(cublasLtMatrixLayoutOpaque_t* layout) const {
-    cublasLtMatrixLayoutDestroy(layout);
-  }
-};
-struct PreferenceDeleter {
-  void operator()(cublasLtMatmulPreferenceOpaque_t* preference) const {
-    cublasLtMatmulPreferenceDestroy(preference);
-  }
-};
-using Handle = std::unique_ptr<cublasLtContext, HandleDeleter>;
-using Operation = std::unique_ptr<cublasLtMatmulDescOpaque_t, OperationDeleter>;
-using Layout = std::unique_ptr<cublasLtMatrixLayoutOpaque_t, LayoutDeleter>;
-using Preference = std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, PreferenceDeleter>;
+template <typename T>
+using Owned = std::unique_ptr<T, Deleter<T>>;
+using Handle = Owned<cublasLtContext>;
+using Operation = Owned<cublasLtMatmulDescOpaque_t>;
+using Layout = Owned<cublasLtMatrixLayoutOpaque_t>;
+using Preference = Owned<cublasLtMatmulPreferenceOpaque_t>;
 
 // REQUIRES: one of those that BlasTypes allows.
 cudaDataType_t TypeOf(DType dtype) {
@@ -48,8 +36,11 @@ cudaDataType_t TypeOf(DType dtype) {
 
 class CublasProduct : public BlasProduct {
  public:
-  CublasProduct(cublasLtHandle_t handle, const BlasLayout& layout, const BlasTypes& types)
-      : handle_(handle),
+  // `api` outlives it.
+  CublasProduct(const CublasApi& api, cublasLtHandle_t handle, const BlasLayout& layout,
+                const BlasTypes& types)
+      : api_(api),
+        handle_(handle),
         is_swapped_(layout.is_swapped),
         operand_type_(TypeOf(types.operands)),
         result_type_(TypeOf(types.result)),
@@ -60,9 +51,9 @@ class CublasProduct : public BlasProduct {
   absl::StatusOr<bool> Prepare(const BlasLayout& layout, int alignment) {
     cublasLtMatmulDesc_t operation = nullptr;
     // Sums and products in f32 proper: no TF32.
-    RETURN_IF_ERROR(ToStatus(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-                             "making a matrix product of cuBLASLt"));
-    operation_.reset(operation);
+    RETURN_IF_ERROR(Check(api_.create_operation(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                          "making a matrix product of cuBLASLt"));
+    operation_ = Operation(operation, {api_.destroy_operation});
     const cublasOperation_t transpose_a = layout.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t transpose_b = layout.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     RETURN_IF_ERROR(SetOperation(CUBLASLT_MATMUL_DESC_TRANSA, &transpose_a, sizeof(transpose_a)));
@@ -83,67 +74,69 @@ class CublasProduct : public BlasProduct {
     const float one = 1;
     const float beta = adds ? 1 : 0;
     if (is_swapped_) std::swap(a, b);
-    return ToStatus(
-        cublasLtMatmul(handle_, operation_.get(), &one, a, a_.get(), b, b_.get(), &beta, c,
-                       c_.get(), c, c_.get(), &algorithm_, workspace, kBlasWorkspaceBytes, stream),
+    return Check(
+        api_.matmul(handle_, operation_.get(), &one, a, a_.get(), b, b_.get(), &beta, c, c_.get(),
+                    c, c_.get(), &algorithm_, workspace, kBlasWorkspaceBytes, stream),
         StrCat("launching cuBLASLt for ", what_));
   }
 
  private:
-  absl::Status SetOperation(cublasLtMatmulDescAttributes_t attribute, const void* value,
-                            size_t num_bytes) {
-    return ToStatus(cublasLtMatmulDescSetAttribute(operation_.get(), attribute, value, num_bytes),
-                    "setting up a matrix product of cuBLASLt");
+  absl::Status Check(cublasStatus_t status, std::string_view what) const {
+    return ToStatus(api_, status, what);
   }
 
-  static absl::Status MakeLayout(int64_t rows, int64_t columns, int64_t distance, int64_t batch,
-                                 int64_t batch_stride, cudaDataType_t type, Layout* layout) {
+  absl::Status SetOperation(cublasLtMatmulDescAttributes_t attribute, const void* value,
+                            size_t num_bytes) {
+    return Check(api_.set_operation(operation_.get(), attribute, value, num_bytes),
+                 "setting up a matrix product of cuBLASLt");
+  }
+
+  absl::Status MakeLayout(int64_t rows, int64_t columns, int64_t distance, int64_t batch,
+                          int64_t batch_stride, cudaDataType_t type, Layout* layout) const {
     cublasLtMatrixLayout_t made = nullptr;
     RETURN_IF_ERROR(
-        ToStatus(cublasLtMatrixLayoutCreate(&made, type, static_cast<uint64_t>(rows),
-                                            static_cast<uint64_t>(columns), distance),
-                 StrCat("laying out a matrix of ", rows, " x ", columns, " for cuBLASLt")));
-    layout->reset(made);
+        Check(api_.create_layout(&made, type, static_cast<uint64_t>(rows),
+                                 static_cast<uint64_t>(columns), distance),
+              StrCat("laying out a matrix of ", rows, " x ", columns, " for cuBLASLt")));
+    *layout = Layout(made, {api_.destroy_layout});
     if (batch == 1) return absl::OkStatus();
     // It fits: PlanProduct takes no larger batch.
     const auto count = static_cast<int32_t>(batch);
-    RETURN_IF_ERROR(ToStatus(cublasLtMatrixLayoutSetAttribute(
-                                 made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)),
-                             "laying out matrices for cuBLASLt"));
-    return ToStatus(
-        cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-                                         &batch_stride, sizeof(batch_stride)),
-        "laying out matrices for cuBLASLt");
+    RETURN_IF_ERROR(
+        Check(api_.set_layout(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)),
+              "laying out matrices for cuBLASLt"));
+    return Check(api_.set_layout(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &batch_stride,
+                                 sizeof(batch_stride)),
+                 "laying out matrices for cuBLASLt");
   }
 
   absl::StatusOr<bool> FindAlgorithm(uint32_t alignment) {
     cublasLtMatmulPreference_t made = nullptr;
-    RETURN_IF_ERROR(ToStatus(cublasLtMatmulPreferenceCreate(&made), "asking cuBLASLt"));
-    const Preference preference(made);
+    RETURN_IF_ERROR(Check(api_.create_preference(&made), "asking cuBLASLt"));
+    const Preference preference(made, {api_.destroy_preference});
     const size_t workspace_bytes = kBlasWorkspaceBytes;
-    RETURN_IF_ERROR(ToStatus(
-        cublasLtMatmulPreferenceSetAttribute(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                             &workspace_bytes, sizeof(workspace_bytes)),
-        "asking cuBLASLt"));
+    RETURN_IF_ERROR(Check(api_.set_preference(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                              &workspace_bytes, sizeof(workspace_bytes)),
+                          "asking cuBLASLt"));
     for (const cublasLtMatmulPreferenceAttributes_t attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-      RETURN_IF_ERROR(ToStatus(
-          cublasLtMatmulPreferenceSetAttribute(made, attribute, &alignment, sizeof(alignment)),
-          "asking cuBLASLt"));
+      RETURN_IF_ERROR(Check(api_.set_preference(made, attribute, &alignment, sizeof(alignment)),
+                            "asking cuBLASLt"));
     }
     cublasLtMatmulHeuristicResult_t result = {};
     int num_results = 0;
     const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(handle_, operation_.get(), a_.get(), b_.get(), c_.get(),
-                                       c_.get(), made, 1, &result, &num_results);
+        api_.get_heuristic(handle_, operation_.get(), a_.get(), b_.get(), c_.get(), c_.get(), made,
+                           1, &result, &num_results);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
-    RETURN_IF_ERROR(ToStatus(status, StrCat("choosing cuBLASLt's algorithm for ", what_)));
+    RETURN_IF_ERROR(Check(status, StrCat("choosing cuBLASLt's algorithm for ", what_)));
     if (num_results == 0) return false;
     algorithm_ = result.algo;
     return true;
   }
 
+  const CublasApi& api_;
   const cublasLtHandle_t handle_;
   const bool is_swapped_;
   const cudaDataType_t operand_type_;
@@ -156,27 +149,33 @@ class CublasProduct : public BlasProduct {
 
 class Cublas : public Blas {
  public:
-  explicit Cublas(Handle handle) : handle_(std::move(handle)) {}
+  Cublas(const CublasApi& api, Handle handle) : api_(api), handle_(std::move(handle)) {}
 
   absl::StatusOr<std::unique_ptr<BlasProduct>> Create(const BlasLayout& layout,
                                                       const BlasTypes& types,
                                                       int alignment) override {
-    auto product = std::make_unique<CublasProduct>(handle_.get(), layout, types);
+    auto product = std::make_unique<CublasProduct>(api_, handle_.get(), layout, types);
     ASSIGN_OR_RETURN(const bool has_algorithm, product->Prepare(layout, alignment));
     if (!has_algorithm) return nullptr;
     return product;
   }
 
  private:
+  const CublasApi api_;
   const Handle handle_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Blas>> CreateCublas() {
+absl::StatusOr<std::unique_ptr<Blas>> CreateCublas(const CublasApi& api) {
   cublasLtHandle_t handle = nullptr;
-  RETURN_IF_ERROR(ToStatus(cublasLtCreate(&handle), "starting cuBLASLt"));
-  return std::make_unique<Cublas>(Handle(handle));
+  RETURN_IF_ERROR(ToStatus(api, api.create(&handle), "starting cuBLASLt"));
+  return std::make_unique<Cublas>(api, Handle(handle, {api.destroy}));
+}
+
+absl::StatusOr<std::unique_ptr<Blas>> CreateCublas() {
+  ASSIGN_OR_RETURN(const CublasApi api, LoadCublas());
+  return CreateCublas(api);
 }
 
 }  // namespace penstock::kernels::cuda

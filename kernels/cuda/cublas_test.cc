@@ -1,5 +1,4 @@
-// Products through cuBLASLt on a library that this file fakes: what becomes of its answers. The
-// functions below take the place of those of the library.
+// Products through cuBLASLt on a library that this file fakes: what becomes of its answers.
 
 #include "kernels/cuda/cublas.h"
 
@@ -9,62 +8,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include <cublasLt.h>
-
-namespace {
-
-struct FakeCublas {
-  cublasStatus_t heuristic = CUBLAS_STATUS_SUCCESS;
-  int num_results = 1;
-  cublasStatus_t launch = CUBLAS_STATUS_SUCCESS;
-  uint32_t alignment = 0;           // that was asked for last
-  std::vector<cudaDataType> types;  // of the matrices, in the order in which they are laid out
-};
-FakeCublas* fake = nullptr;
-
-}  // namespace
-
-extern "C" {
-
-cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-  *handle = nullptr;
-  return CUBLAS_STATUS_SUCCESS;
-}
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type,
-                                          uint64_t, uint64_t, int64_t) {
-  fake->types.push_back(type);
-  *layout = new cublasLtMatrixLayoutOpaque_t();
-  return CUBLAS_STATUS_SUCCESS;
-}
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-  delete layout;
-  return CUBLAS_STATUS_SUCCESS;
-}
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
-                                                    cublasLtMatmulPreferenceAttributes_t attribute,
-                                                    const void* value, size_t) {
-  if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES) {
-    fake->alignment = *static_cast<const uint32_t*>(value);
-  }
-  return CUBLAS_STATUS_SUCCESS;
-}
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatmulPreference_t, int,
-                                              cublasLtMatmulHeuristicResult_t*, int* num_results) {
-  *num_results = fake->heuristic == CUBLAS_STATUS_SUCCESS ? fake->num_results : 0;
-  return fake->heuristic;
-}
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t, const void*, const void*,
-                              cublasLtMatrixLayout_t, const void*, cublasLtMatrixLayout_t,
-                              const void*, const void*, cublasLtMatrixLayout_t, void*,
-                              cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t*, void*, size_t,
-                              cudaStream_t) {
-  return fake->launch;
-}
-
-}  // extern "C"
 
 namespace penstock::kernels::cuda {
 namespace {
@@ -72,9 +15,83 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+struct FakeCublas {
+  cublasStatus_t heuristic = CUBLAS_STATUS_SUCCESS;
+  int num_results = 1;
+  cublasStatus_t launch = CUBLAS_STATUS_SUCCESS;
+  uint32_t alignment = 0;           // that was asked for last
+  std::vector<cudaDataType> types;  // of the matrices, in the order in which they are laid out
+  int num_objects = 0;              // that are not destroyed
+};
+FakeCublas* fake = nullptr;
+
+template <typename T>
+cublasStatus_t Destroy(T* object) {
+  delete object;
+  --fake->num_objects;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+// Captures nothing, so that lambdas become functions.
+CublasApi FakeApi() {
+  CublasApi api;
+  api.create = [](cublasLtHandle_t* handle) {
+    *handle = nullptr;
+    return CUBLAS_STATUS_SUCCESS;
+  };
+  api.get_status_name = [](cublasStatus_t status) {
+    return status == CUBLAS_STATUS_INVALID_VALUE ? "INVALID_VALUE" : "EXECUTION_FAILED";
+  };
+  api.get_status_string = [](cublasStatus_t) { return "as the library says it"; };
+  api.create_operation = [](cublasLtMatmulDesc_t* operation, cublasComputeType_t, cudaDataType_t) {
+    *operation = new cublasLtMatmulDescOpaque_t();
+    ++fake->num_objects;
+    return CUBLAS_STATUS_SUCCESS;
+  };
+  api.destroy_operation = Destroy<cublasLtMatmulDescOpaque_t>;
+  api.set_operation = [](cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t, const void*,
+                         size_t) { return CUBLAS_STATUS_SUCCESS; };
+  api.create_layout = [](cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t, uint64_t,
+                         int64_t) {
+    fake->types.push_back(type);
+    *layout = new cublasLtMatrixLayoutOpaque_t();
+    ++fake->num_objects;
+    return CUBLAS_STATUS_SUCCESS;
+  };
+  api.destroy_layout = Destroy<cublasLtMatrixLayoutOpaque_t>;
+  api.create_preference = [](cublasLtMatmulPreference_t* preference) {
+    *preference = new cublasLtMatmulPreferenceOpaque_t();
+    ++fake->num_objects;
+    return CUBLAS_STATUS_SUCCESS;
+  };
+  api.destroy_preference = Destroy<cublasLtMatmulPreferenceOpaque_t>;
+  api.set_preference = [](cublasLtMatmulPreference_t,
+                          cublasLtMatmulPreferenceAttributes_t attribute, const void* value,
+                          size_t) {
+    if (attribute == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES) {
+      fake->alignment = *static_cast<const uint32_t*>(value);
+    }
+    return CUBLAS_STATUS_SUCCESS;
+  };
+  api.get_heuristic = [](cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
+                         cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                         cublasLtMatmulPreference_t, int, cublasLtMatmulHeuristicResult_t*,
+                         int* num_results) {
+    *num_results = fake->heuristic == CUBLAS_STATUS_SUCCESS ? fake->num_results : 0;
+    return fake->heuristic;
+  };
+  api.matmul = [](cublasLtHandle_t, cublasLtMatmulDesc_t, const void*, const void*,
+                  cublasLtMatrixLayout_t, const void*, cublasLtMatrixLayout_t, const void*,
+                  const void*, cublasLtMatrixLayout_t, void*, cublasLtMatrixLayout_t,
+                  const cublasLtMatmulAlgo_t*, void*, size_t,
+                  cudaStream_t) { return fake->launch; };
+  return api;
+}
+
 class CublasTest : public ::testing::Test {
  protected:
   CublasTest() { fake = &fake_; }
+  ~CublasTest() override { EXPECT_EQ(fake_.num_objects, 0); }
 
   absl::StatusOr<std::unique_ptr<BlasProduct>> Create(int alignment = 4,
                                                       const BlasTypes& types = {}) {
@@ -87,10 +104,11 @@ class CublasTest : public ::testing::Test {
                                       .b_column = 1,
                                       .c_row = 5,
                                       .c_column = 1});
-    return (*CreateCublas())->Create(*layout, types, alignment);
+    return blas_->Create(*layout, types, alignment);
   }
 
   FakeCublas fake_;
+  const std::unique_ptr<Blas> blas_ = *CreateCublas(FakeApi());
 };
 
 TEST_F(CublasTest, AsksForTheAlignmentThatItIsGiven) {
@@ -130,7 +148,7 @@ TEST_F(CublasTest, AnErrorOfTheLibraryIsNotALackOfAlgorithms) {
   EXPECT_EQ(product.status().code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(product.status().message()),
               HasSubstr("choosing cuBLASLt's algorithm for 1 products of f32 [5, 7] and [7, 3]: "
-                        "CUBLAS_STATUS_INVALID_VALUE"));
+                        "INVALID_VALUE (as the library says it)"));
 }
 
 TEST_F(CublasTest, AFailedLaunchNamesTheProduct) {
@@ -140,7 +158,7 @@ TEST_F(CublasTest, AFailedLaunchNamesTheProduct) {
   EXPECT_THAT(
       std::string((*product)->Run(nullptr, nullptr, nullptr, nullptr, false, nullptr).message()),
       HasSubstr("launching cuBLASLt for 1 products of f32 [5, 7] and [7, 3]: "
-                "CUBLAS_STATUS_EXECUTION_FAILED"));
+                "EXECUTION_FAILED (as the library says it)"));
 }
 
 }  // namespace

@@ -340,7 +340,7 @@ absl::Status FaultStatus(const Fault& fault) {
       StrCat("index ", fault.value, " lies outside [0, ", fault.limit, ")"));
 }
 
-absl::StatusOr<std::unique_ptr<CudaDevice>> OpenCudaDevice(int index) {
+absl::StatusOr<std::unique_ptr<CudaDevice>> OpenCudaDevice(int index, CreateBlas* create_blas) {
   int count = 0;
   const cudaError_t counted = cudaGetDeviceCount(&count);
   if (counted != cudaSuccess) {
@@ -360,7 +360,8 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> OpenCudaDevice(int index) {
       ToStatus(cudaHostAlloc(&fault, sizeof(int32_t), cudaHostAllocPortable | cudaHostAllocMapped),
                "pinning memory for a device's errors"));
   state->fault = new (fault) int32_t(0);
-  ASSIGN_OR_RETURN(std::unique_ptr<Blas> blas, CreateCublas());
+  ASSIGN_OR_RETURN(std::unique_ptr<Blas> blas,
+                   create_blas != nullptr ? create_blas() : CreateCublas());
   return std::make_unique<CudaDeviceImpl>(std::move(state), std::move(blas));
 }
 

@@ -58,8 +58,13 @@ absl::Status ToStatus(LaunchResult result, std::string_view what);
 // The message of a report.
 absl::Status FaultStatus(const Fault& fault);
 
-// Device `index` of CUDA; kFailedPrecondition says why there is none.
-absl::StatusOr<std::unique_ptr<CudaDevice>> OpenCudaDevice(int index);
+// For the device that is current on this thread.
+using CreateBlas = absl::StatusOr<std::unique_ptr<Blas>>();
+
+// Device `index` of CUDA; kFailedPrecondition says why there is none. `create_blas`: null for
+// cuBLASLt.
+absl::StatusOr<std::unique_ptr<CudaDevice>> OpenCudaDevice(int index,
+                                                           CreateBlas* create_blas = nullptr);
 
 }  // namespace penstock::kernels::cuda
 

@@ -1,5 +1,5 @@
 // The device on a runtime that this file fakes: what the device asks of CUDA, and what becomes of
-// errors. The functions below take the place of those of CUDA's libraries.
+// errors. The functions below take the place of those of CUDA's runtime.
 
 #include "kernels/cuda/cuda_device.h"
 
@@ -14,7 +14,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/cuda_kernel.h"
@@ -186,11 +185,6 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 
-cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-  *handle = nullptr;
-  return CUBLAS_STATUS_SUCCESS;
-}
-
 }  // extern "C"
 
 namespace penstock::kernels::cuda {
@@ -202,12 +196,14 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kTimeoutNs = 10'000'000'000;
 
+absl::StatusOr<std::unique_ptr<Blas>> CreateNoBlas() { return nullptr; }
+
 class CudaDeviceTest : public ::testing::Test {
  protected:
   CudaDeviceTest() { fake = &cuda_; }
 
   std::unique_ptr<CudaDevice> Open(int index = 1) {
-    auto device = OpenCudaDevice(index);
+    auto device = OpenCudaDevice(index, CreateNoBlas);
     EXPECT_TRUE(device.ok()) << device.status();
     return *std::move(device);
   }
@@ -453,7 +449,7 @@ TEST_F(CudaDeviceTest, ALackOfMemoryNamesAmountAndDevice) {
 
 TEST_F(CudaDeviceTest, ADeviceThatTheBuildHasNoCodeForIsRefused) {
   cuda_.code = cudaErrorNoKernelImageForDevice;
-  const absl::Status status = OpenCudaDevice(1).status();
+  const absl::Status status = OpenCudaDevice(1, CreateNoBlas).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("cuda device 1 (Tesla T4) has compute capability 7.5, and this build has "
@@ -462,10 +458,10 @@ TEST_F(CudaDeviceTest, ADeviceThatTheBuildHasNoCodeForIsRefused) {
 }
 
 TEST_F(CudaDeviceTest, DevicesThatAreNotThereAreNamed) {
-  EXPECT_EQ(OpenCudaDevice(2).status(),
+  EXPECT_EQ(OpenCudaDevice(2, CreateNoBlas).status(),
             absl::FailedPreconditionError("there is no cuda device 2: CUDA sees 2"));
   cuda_.count_error = cudaErrorNoDevice;
-  EXPECT_EQ(OpenCudaDevice(0).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(OpenCudaDevice(0, CreateNoBlas).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

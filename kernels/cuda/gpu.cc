@@ -4,6 +4,7 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "kernels/cuda/cublas_api.h"
 #include "kernels/cuda/cuda_device.h"
 
 namespace penstock::kernels {
@@ -54,6 +55,8 @@ GpuSystem FindGpus() {
     }
     system.gpus.push_back(*std::move(gpu));
   }
+  // Devices cannot be opened without it.
+  if (system.status.ok()) system.status = cuda::LoadCublas().status();
   return system;
 }
 
