@@ -74,23 +74,6 @@ absl::Status DumpStates(const std::string& folder, const actors::Session& sessio
   return absl::OkStatus();
 }
 
-// Without events: nothing, and files that are there stay as they are.
-absl::Status WriteTraces(const RunOptions& options, const planner::Plan& plan,
-                         const actors::StepWindow& last_step,
-                         absl::Span<const actors::TraceEvent> events,
-                         const actors::TraceContext& context) {
-  if (events.empty()) return absl::OkStatus();
-  if (!options.trace.empty()) {
-    RETURN_IF_ERROR(WriteTraceFile(options.trace, plan, events, context));
-  }
-  if (!options.svg.empty()) {
-    std::ostringstream text;
-    actors::WriteTimelineSvg(plan, events, last_step, text);
-    RETURN_IF_ERROR(WriteTextFile(options.svg, text.str()));
-  }
-  return absl::OkStatus();
-}
-
 // Of all states, each once.
 uint64_t StateBytes(const planner::Plan& plan) {
   uint64_t num_bytes = 0;
@@ -513,18 +496,34 @@ class JobRun {
                                      going_on));
   }
 
-  // Of the steps that ran, however the run ended.
+  // Of the steps that ran, however the run ended. One file that cannot be written keeps back
+  // neither the others nor the summary.
   absl::Status WriteResults(const absl::Status& status) {
     if (summary_.steps == 0 && !is_done_before_) return absl::OkStatus();
-    RETURN_IF_ERROR(WriteTraces(options_, plan_, last_step_, events_, MakeTraceContext()));
+    bool is_complete = true;
+    const auto tell = [&](std::string_view option, const absl::Status& written) {
+      if (written.ok()) return;
+      is_complete = false;
+      environment_.err << "error: " << ToStd(AtOption(option, written).message()) << std::endl;
+    };
+    // Without events, files that are there stay as they are.
+    if (!options_.trace.empty() && !events_.empty()) {
+      tell("--trace", WriteTraceFile(options_.trace, plan_, events_, MakeTraceContext()));
+    }
+    if (!options_.svg.empty() && !events_.empty()) {
+      std::ostringstream text;
+      actors::WriteTimelineSvg(plan_, events_, last_step_, text);
+      tell("--svg", WriteTextFile(options_.svg, text.str()));
+    }
     if (IsPage(options_.report)) {
-      RETURN_IF_ERROR(WriteTextFile(options_.report, MakePage(status)));
+      tell("--report", WriteTextFile(options_.report, MakePage(status)));
     } else if (!options_.report.empty() && summary_.steps > 0) {
-      RETURN_IF_ERROR(WriteTextFile(options_.report, RunReport(plan_, summary_, events_)));
+      tell("--report", WriteTextFile(options_.report, RunReport(plan_, summary_, events_)));
     }
     environment_.out << (options_.is_json ? SummaryJson(summary_) + "\n" : SummaryText(summary_))
                      << std::flush;
-    return absl::OkStatus();
+    if (is_complete) return absl::OkStatus();
+    return absl::UnavailableError("the run is done, but not all of its files were written");
   }
 
   std::string MakePage(const absl::Status& status) {
