@@ -194,8 +194,7 @@ class JobRun {
   }
 
   absl::Status Train() {
-    ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
-                     actors::Session::Start(plan_, session_options_));
+    ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session, StartSession());
     session_options_.states = nullptr;
     AbortByStopping({session.get()});
     monitor_.Follow(session->inspector());
@@ -203,6 +202,14 @@ class JobRun {
       interrupts_.SetAbort(nullptr);
       monitor_.Follow(nullptr);
       validator_ = nullptr;
+  absl::StatusOr<std::unique_ptr<actors::Session>> StartSession() {
+    absl::StatusOr<std::unique_ptr<actors::Session>> session =
+        actors::Session::Start(plan_, session_options_);
+    if (!absl::IsDataLoss(session.status()) || start_.path.empty()) return session;
+    is_start_damaged_ = true;
+    return WithAdviceOnDamage(job_, start_.path, session.status());
+  }
+
       running_ = nullptr;
       EndCheckpoints();
     });
@@ -304,6 +311,7 @@ class JobRun {
     if (checkpoints_ == nullptr) return;
     checkpoints_->Report();
     last_checkpoint_ = checkpoints_->last_status();
+    if (is_start_damaged_) return;  // the same command would fail again
     page_.checkpoints = checkpoints_->reported();
     if (checkpoints_->is_stuck()) {
       environment_.err << "penstock: the disk does not answer; leaving the checkpoint" << std::endl;
@@ -577,7 +585,8 @@ class JobRun {
   std::unique_ptr<actors::Cluster> cluster_;
   std::vector<actors::NodeDescription> nodes_;
   absl::Status last_checkpoint_;
-  bool is_done_before_ = false;  // nothing was left to be trained
+  bool is_start_damaged_ = false;  // the checkpoint that the run was to continue from
+  bool is_done_before_ = false;    // nothing was left to be trained
   RunSummary summary_;
   actors::StepWindow last_step_;
   std::vector<actors::TraceEvent> events_;
