@@ -361,7 +361,7 @@ void AddGenerateCommand(CLI::App& app, const Environment& environment, Action* a
       ->add_option("--temperature", options->temperature,
                    "Sampling temperature; 0 always takes the most likely token (0.8)")
       ->option_text("T")
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(NotNegative());
   command
       ->add_option("--top-k", options->top_k,
                    "Sample from the K most likely tokens only; 0 from all (0)")

@@ -119,7 +119,7 @@ class JobRun {
     is_trace_wanted_ = !options.trace.empty() || !options.svg.empty() || !options.report.empty();
     session_options_.trace = is_trace_wanted_ || IsSampled(plan_);
     session_options_.trace_every = is_trace_wanted_
-                                       ? options.trace_every
+                                       ? options.trace_every.value_or(1)
                                        : std::max(job.train.steps / kSampledSteps, int64_t{1});
   }
   ~JobRun() { interrupts_.SetAbort(nullptr); }
