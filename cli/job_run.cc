@@ -102,7 +102,7 @@ class JobRun {
         checkpoints_(std::move(checkpoints)),
         interrupts_(environment.err, options.timeout.empty() ? absl::InfiniteDuration()
                                                              : ParseTimeLimit(options.timeout)),
-        monitor_(plan_, job.train.steps, start_.info.step) {
+        monitor_(plan_.name, plan_.strategy, job.train.steps, start_.info.step) {
     threads_ = job.cluster.threads.value_or(plan_.threads_per_device);
     summary_.strategy = plan_.strategy;
     summary_.tokens_per_step = feeds_.batch() * feeds_.context();
@@ -130,7 +130,7 @@ class JobRun {
     session_options_.kernels = &environment_.registries.kernels;
     ASSIGN_OR_RETURN(session_options_.kernels_by_kind,
                      KernelsOf(environment_.registries, device_list_));
-    monitor_.Open(environment_);
+    monitor_.Open(environment_, /*is_announced=*/true);
     RETURN_IF_ERROR(
         AtKey(job_, {"metrics.listen"}, monitor_.ServeMetrics(environment_, job_.metrics.listen)));
     if (checkpoints_ != nullptr) {
@@ -185,6 +185,16 @@ class JobRun {
   }
 
  private:
+  // Those that run beside the training or after it, and none when they have run. Looks at the job
+  // show them, and what ends the job at once ends them, too.
+  void SetSessions(absl::Span<actors::Session* const> evaluating, std::string activity) {
+    std::vector<actors::Session*> sessions(evaluating.begin(), evaluating.end());
+    if (running_ != nullptr) sessions.push_back(running_);
+    if (evaluating.empty()) activity = running_ != nullptr ? "training" : "finishing";
+    monitor_.Follow(sessions, std::move(activity));
+    AbortByStopping(std::move(sessions));
+  }
+
   // What ends the job at once ends these sessions too.
   void AbortByStopping(std::vector<actors::Session*> sessions) {
     interrupts_.SetAbort([this, sessions = std::move(sessions)] {
@@ -193,15 +203,6 @@ class JobRun {
     });
   }
 
-  absl::Status Train() {
-    ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session, StartSession());
-    session_options_.states = nullptr;
-    AbortByStopping({session.get()});
-    monitor_.Follow(session->inspector());
-    const auto end_sessions = absl::MakeCleanup([this] {
-      interrupts_.SetAbort(nullptr);
-      monitor_.Follow(nullptr);
-      validator_ = nullptr;
   absl::StatusOr<std::unique_ptr<actors::Session>> StartSession() {
     absl::StatusOr<std::unique_ptr<actors::Session>> session =
         actors::Session::Start(plan_, session_options_);
@@ -210,6 +211,15 @@ class JobRun {
     return WithAdviceOnDamage(job_, start_.path, session.status());
   }
 
+  absl::Status Train() {
+    ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session, StartSession());
+    session_options_.states = nullptr;
+    running_ = session.get();
+    SetSessions({}, "");
+    const auto end_sessions = absl::MakeCleanup([this] {
+      interrupts_.SetAbort(nullptr);
+      monitor_.Follow({}, "finishing");
+      validator_ = nullptr;
       running_ = nullptr;
       EndCheckpoints();
     });
@@ -220,7 +230,6 @@ class JobRun {
     trainer_options.start = {start_.info.step, std::move(start_.states)};
     trainer_options.checkpoints = checkpoints_.get();
     if (CanValidate() && job_.train.validation_every > 0) {
-      running_ = session.get();  // which waits while another one validates
       trainer_options.validate = [this](const actors::Session& trained) {
         monitor_.SetActivity("validating");
         const auto training = absl::MakeCleanup([this] { monitor_.SetActivity("training"); });
@@ -259,8 +268,9 @@ class JobRun {
       ASSIGN_OR_RETURN(parameters, validator().KeepParameters(*session));
     }
     EndCheckpoints();
-    session->Stop();
     running_ = nullptr;
+    monitor_.Follow({}, "finishing");
+    session->Stop();
     if (trainer.has_nonfinite_loss() && absl::IsAborted(trained)) {
       validator_ = nullptr;
       return Explain(trained, trainer.num_steps(), trainer.snapshot());
@@ -301,6 +311,7 @@ class JobRun {
       }
       environment_.err << DescribeLog(failed) << std::flush;
     }
+    if (is_start_damaged_) return;  // the same command would fail again
     if (const std::string hint = ResumeHintOf(process_environment_, job_); !hint.empty()) {
       environment_.err << "note: " << hint << std::endl;
     }
@@ -311,7 +322,6 @@ class JobRun {
     if (checkpoints_ == nullptr) return;
     checkpoints_->Report();
     last_checkpoint_ = checkpoints_->last_status();
-    if (is_start_damaged_) return;  // the same command would fail again
     page_.checkpoints = checkpoints_->reported();
     if (checkpoints_->is_stuck()) {
       environment_.err << "penstock: the disk does not answer; leaving the checkpoint" << std::endl;
@@ -423,9 +433,7 @@ class JobRun {
     if (validator_ == nullptr) {
       ForwardLayout layout = TrainedLayout();
       layout.on_sessions = [this](absl::Span<actors::Session* const> evaluating) {
-        std::vector<actors::Session*> sessions(evaluating.begin(), evaluating.end());
-        if (running_ != nullptr) sessions.push_back(running_);
-        AbortByStopping(std::move(sessions));
+        SetSessions(evaluating, "validating");
       };
       validator_ =
           std::make_unique<Validator>(environment_, model_, HeldOutData(), std::move(layout));
@@ -436,15 +444,17 @@ class JobRun {
   // Validation loss and sample of the trained parameters.
   absl::Status UseParameters(const Parameters& parameters) {
     if (job_.train.validation_sequences > 0) {
+      monitor_.SetActivity("validating");
       ASSIGN_OR_RETURN(summary_.validation_loss, validator().Loss(parameters));
       summary_.validation_accuracy = validator().accuracy();
     }
     validator_ = nullptr;
     if (!CanSample()) return absl::OkStatus();
     ForwardLayout layout = TrainedLayout();
-    layout.on_sessions = [this](absl::Span<actors::Session* const> running) {
-      AbortByStopping({running.begin(), running.end()});
+    layout.on_sessions = [this](absl::Span<actors::Session* const> sampling) {
+      SetSessions(sampling, "sampling");
     };
+    monitor_.SetActivity("loading the model for a sample");
     const Corpus& corpus = *feeds_.corpus();
     SampleOptions options;
     options.temperature = job_.sample.temperature;
@@ -486,8 +496,8 @@ class JobRun {
     environment_.err << std::endl;
     const absl::Status found = FindNonFinite(
         plan_, session_options_, feeds_, snapshot, num_steps - 1, [this](actors::Session* running) {
-          AbortByStopping(running != nullptr ? std::vector{running}
-                                             : std::vector<actors::Session*>());
+          SetSessions(absl::MakeConstSpan(&running, running != nullptr ? 1 : 0),
+                      "searching for what was not finite first");
         });
     if (absl::IsCancelled(found) && interrupts_.count() > 0) {
       return interrupts_.ToStatus("while the origin of the loss was searched");
@@ -592,7 +602,7 @@ class JobRun {
   std::vector<actors::TraceEvent> events_;
   std::vector<actors::StepWindow> step_windows_;
   actors::SharedCores cores_;
-  actors::Session* running_ = nullptr;    // the session that trains, if others run beside it
+  actors::Session* running_ = nullptr;    // the session that trains; null: not yet, or no more
   std::unique_ptr<Validator> validator_;  // null: not used yet, or no more
 };
 
