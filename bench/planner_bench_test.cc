@@ -22,6 +22,15 @@ TEST(PlannerBenchTest, PlansOfMoreDevicesAreNoLarger) {
   EXPECT_LT(static_cast<double>(many->file_bytes), 1.1 * static_cast<double>(few->file_bytes));
 }
 
+TEST(PlannerBenchTest, PlansImageClassifiers) {
+  for (const planner::Strategy& strategy : {planner::Strategy{4, 1, 1}, {2, 2, 2}}) {
+    const absl::StatusOr<PlanningFigures> figures = MeasurePlanning({"resnet18", strategy, 64, 2});
+    ASSERT_TRUE(figures.ok()) << figures.status();
+    EXPECT_GT(figures->actors, 8u * 100);
+    EXPECT_LT(figures->arena_over_live, 2);
+  }
+}
+
 TEST(PlannerBenchTest, RefusesAnUnknownPreset) {
   EXPECT_EQ(MeasurePlanning({.preset = "gpt9"}).status().code(), absl::StatusCode::kNotFound);
 }

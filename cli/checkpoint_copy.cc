@@ -46,7 +46,40 @@ uint64_t BytesOfTiles(const planner::StatePlan& state,
   return num_bytes;
 }
 
+// Of the states of a model as it is trained, each once.
+uint64_t StateBytes(const graph::Graph& forward, const graph::TrainingOptions& training) {
+  uint64_t moments = 0;  // of each parameter
+  if (training.optimizer == graph::Optimizer::kAdamW) {
+    moments = 2;
+  } else if (training.momentum > 0) {
+    moments = 1;
+  }
+  uint64_t num_bytes = 0;
+  for (const graph::Node& node : forward.nodes()) {
+    const bool is_parameter = node.op->role() == graph::OpRole::kParameter;
+    if (!is_parameter && node.op->role() != graph::OpRole::kState) continue;
+    num_bytes += forward.value(node.results[0]).type.num_bytes() * (is_parameter ? 1 + moments : 1);
+  }
+  return num_bytes;
+}
+
 }  // namespace
+
+absl::StatusOr<planner::Machine> WithoutCheckpointCopy(const Job& job, const graph::Graph& forward,
+                                                       const graph::TrainingOptions& training,
+                                                       int64_t num_devices,
+                                                       planner::Machine machine) {
+  if (job.checkpoint.path.empty()) return machine;
+  const auto copied = static_cast<int64_t>(StateBytes(forward, training)) / num_devices;
+  planner::ClusterSpec spec = machine.cluster.spec();
+  for (planner::DeviceKind& kind : spec.kinds) {
+    // The copies lie in the memory of the host, which may be that of the device, or have no limit.
+    int64_t& memory = kind.host_link_bytes_per_s > 0 ? kind.host_memory_bytes : kind.memory_bytes;
+    if (memory > 0) memory = std::max<int64_t>(memory - copied, 1);
+  }
+  ASSIGN_OR_RETURN(machine.cluster, planner::Cluster::Create(std::move(spec)));
+  return machine;
+}
 
 uint64_t CheckpointCopyBytes(const Job& job, const planner::Plan& plan, uint32_t first,
                              uint32_t count) {

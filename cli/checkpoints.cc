@@ -61,6 +61,36 @@ absl::Status CheckTokenizer(const Job& job) {
                           "data.tokenizer to that file, or remove it if they mean the same")));
 }
 
+// A run writes beside its checkpoints, not into one.
+absl::Status CheckIsNoCheckpoint(const Job& job) {
+  const std::string& path = job.checkpoint.path;
+  if (!CheckpointFolder::IsCheckpoint(path)) return absl::OkStatus();
+  std::filesystem::path folder = std::filesystem::path(path).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  const std::string parent = folder.parent_path().string();
+  return AtKey(job, {"checkpoint.path"},
+               absl::InvalidArgumentError(
+                   StrCat(path, ": this is a checkpoint; set checkpoint.path to its parent, ",
+                          parent.empty() ? "." : parent)));
+}
+
+// What to do about a damaged checkpoint where an earlier one is there: "; w/step-00000006 is
+// complete: ...".
+std::string AdviceOnDamage(const std::string& folder, const std::string& damaged) {
+  const absl::StatusOr<std::vector<int64_t>> steps = CheckpointFolder::Steps(folder);
+  if (!steps.ok()) return "";
+  for (auto step = steps->rbegin(); step != steps->rend(); ++step) {
+    const std::string path = CheckpointFolder::PathOf(folder, *step);
+    if (path == damaged || !actors::Checkpoint::Open(path).ok()) continue;
+    const std::filesystem::path from(damaged);
+    const std::string to =
+        (from.parent_path() / StrCat("damaged-", from.filename().string())).string();
+    return StrCat("; ", path, " is complete: to continue from it, rename the damaged one (mv ",
+                  damaged, " ", to, ") and resume again");
+  }
+  return "; there is no other checkpoint to continue from";
+}
+
 // The checkpoint is of another model, optimiser or type.
 absl::Status DoesNotFit(const Job& job, const absl::Status& status,
                         const std::string& differences) {
@@ -71,6 +101,15 @@ absl::Status DoesNotFit(const Job& job, const absl::Status& status,
 
 }  // namespace
 
+absl::Status WithAdviceOnDamage(const Job& job, const std::string& path,
+                                const absl::Status& status) {
+  absl::Status advised(status.code(),
+                       StrCat(ToStd(status.message()), AdviceOnDamage(job.checkpoint.path, path)));
+  status.ForEachPayload(
+      [&advised](auto url, const absl::Cord& payload) { advised.SetPayload(url, payload); });
+  return advised;
+}
+
 absl::StatusOr<ResumePoint> FindResumePoint(const Job& job, bool resumes,
                                             const planner::Plan& plan) {
   const std::string& folder = job.checkpoint.path;
@@ -79,6 +118,7 @@ absl::StatusOr<ResumePoint> FindResumePoint(const Job& job, bool resumes,
     return absl::InvalidArgumentError(
         "--resume: there is no folder with checkpoints to continue from; set checkpoint.path");
   }
+  RETURN_IF_ERROR(CheckIsNoCheckpoint(job));
   const absl::StatusOr<std::vector<int64_t>> steps = CheckpointFolder::Steps(folder);
   if (!steps.ok()) return AtKey(job, {"checkpoint.path"}, steps.status());
   if (!resumes) {
@@ -97,7 +137,10 @@ absl::StatusOr<ResumePoint> FindResumePoint(const Job& job, bool resumes,
   RETURN_IF_ERROR(CheckTokenizer(job));
   ResumePoint point;
   point.path = CheckpointFolder::PathOf(folder, steps->back());
-  ASSIGN_OR_RETURN(actors::Checkpoint checkpoint, actors::Checkpoint::Open(point.path));
+  absl::StatusOr<actors::Checkpoint> opened = actors::Checkpoint::Open(point.path);
+  if (absl::IsUnimplemented(opened.status())) return opened.status();  // of a later version
+  if (!opened.ok()) return WithAdviceOnDamage(job, point.path, opened.status());
+  actors::Checkpoint checkpoint = *std::move(opened);
   absl::StatusOr<actors::CheckpointInfo> info = actors::InfoFromMetadata(checkpoint.metadata());
   if (!info.ok()) return actors::WithPrefix(StrCat(point.path, " "), info.status());
   point.info = *std::move(info);
@@ -133,6 +176,7 @@ absl::StatusOr<std::unique_ptr<Checkpoints>> Checkpoints::Create(const Environme
                                                                  const Job& job,
                                                                  const planner::Plan& plan,
                                                                  bool is_json) {
+  RETURN_IF_ERROR(CheckIsNoCheckpoint(job));
   std::unique_ptr<Checkpoints> checkpoints(new Checkpoints(environment, job, is_json));
   checkpoints->info_.seed = job.train.seed;
   checkpoints->info_.strategy = plan.strategy;

@@ -39,9 +39,14 @@ struct ResumePoint {
 
 // The newest checkpoint of the job's folder; step 0 without states where the run begins anew.
 // Errors: checkpoints of a run that is not to be continued, a checkpoint that is damaged or does
-// not fit the plan.
+// not fit the plan, a folder that is itself a checkpoint.
 absl::StatusOr<ResumePoint> FindResumePoint(const Job& job, bool resumes,
                                             const planner::Plan& plan);
+
+// The error of a damaged checkpoint, at `path`, with the one that the run can continue from
+// instead, and how.
+absl::Status WithAdviceOnDamage(const Job& job, const std::string& path,
+                                const absl::Status& status);
 
 class Checkpoints {
  public:

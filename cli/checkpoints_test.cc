@@ -211,6 +211,52 @@ TEST_F(CheckpointsTest, CheckpointsOfAnotherRunAreNotOverwritten) {
   EXPECT_THAT(Steps(), ElementsAre(2, 3));
 }
 
+TEST_F(CheckpointsTest, ACheckpointIsNoFolderOfThem) {
+  LossesOf(RunJob({}));
+  const std::string checkpoint = StrCat(Folder(), "/step-00000003");
+  for (const std::string& path : {checkpoint, checkpoint + "/"}) {
+    for (const bool resumes : {false, true}) {
+      const std::string setting = StrCat("checkpoint.path=\"", path, "\"");
+      const Outcome outcome =
+          RunJob(resumes ? std::vector<std::string>{"--resume", "--set", setting}
+                         : std::vector<std::string>{"--set", setting});
+      EXPECT_EQ(outcome.status, 2);
+      EXPECT_THAT(outcome.err, HasSubstr(StrCat(path,
+                                                ": this is a checkpoint; set checkpoint.path to "
+                                                "its parent, ",
+                                                Folder(), "\n")));
+      EXPECT_EQ(std::distance(fs::directory_iterator(checkpoint), fs::directory_iterator()), 1);
+    }
+  }
+}
+
+// The advice does not lead back to the same error.
+TEST_F(CheckpointsTest, ADamagedCheckpointLeavesTheOneBefore) {
+  LossesOf(RunJob({}));
+  const std::string damaged = StrCat(Folder(), "/step-00000003");
+  const std::string file = StrCat(damaged, "/model.safetensors");
+  const std::string bytes = Read("checkpoints/step-00000003/model.safetensors");
+  const std::string moved = StrCat(Folder(), "/damaged-step-00000003");
+  const auto is_advised = AllOf(HasSubstr(StrCat("; ", Folder(), "/step-00000002 is complete: ")),
+                                HasSubstr(StrCat("(mv ", damaged, " ", moved, ")")),
+                                Not(HasSubstr("continue from the last checkpoint")));
+  std::string flipped = bytes;
+  flipped.back() = static_cast<char>(flipped.back() ^ 1);
+  for (const std::string& content : {flipped, bytes.substr(0, 100)}) {
+    std::ofstream(file, std::ios::binary) << content;
+    for (const char* const procs : {"1", "2"}) {
+      const Outcome outcome = RunJob(Join(Layout("dp=2"), {"--procs", procs, "--resume"}));
+      EXPECT_EQ(outcome.status, 2) << outcome.err;
+      EXPECT_THAT(outcome.err, is_advised);
+    }
+  }
+  fs::rename(damaged, moved);
+  EXPECT_EQ(LossesOf(RunJob({"--resume"})).size(), 1u);
+  fs::remove_all(StrCat(Folder(), "/step-00000002"));
+  std::ofstream(file, std::ios::binary) << flipped;
+  EXPECT_THAT(RunJob({"--resume"}).err, HasSubstr("; there is no other checkpoint to continue"));
+}
+
 TEST_F(CheckpointsTest, ACheckpointThatDoesNotFitIsRefused) {
   LossesOf(RunJob({}));
   Outcome outcome = RunJob({"--resume", "--set", "train.seed=2"});
@@ -405,8 +451,15 @@ TEST_F(CheckpointsTest, ShowAndMerge) {
   EXPECT_EQ(Call({"checkpoint", "merge", Folder(), "-o", Path("merged.safetensors")}).status, 0);
   outcome = Call({"checkpoint", "verify", Path("merged.safetensors")});
   EXPECT_THAT(outcome.out, HasSubstr("every tensor has its checksum"));
-  EXPECT_EQ(Call({"checkpoint", "show", Path("none")}).status, 2);
-  EXPECT_EQ(Call({"checkpoint"}).status, 2);
+  outcome = Call({"checkpoint", "show", Path("none")});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr(StrCat(Path("none"), ": no such checkpoint")));
+  outcome = Call({"checkpoint"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("`penstock checkpoint` is followed by show, verify or merge"));
+  outcome = Call({"checkpoint", "foo"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("by show, verify or merge, not by 'foo'"));
 }
 
 }  // namespace

@@ -128,6 +128,8 @@ absl::StatusOr<BenchReport> RunPlanner(const BenchOptions& options) {
       {"gpt3-175b", {128, 8, 1}, 1536, 1},
       {"gpt3-125m", {2, 2, 2}, 64, 4},
       {"gpt3-125m", {128, 4, 2}, 4096, 4},
+      {"resnet18", {64, 1, 1}, 4096, 1},
+      {"resnet18", {8, 2, 2}, 1024, 8},
   };
   for (const bench::PlanningCase& planning : cases) {
     const std::string name = StrCat("planner/", planning.preset, "/", ToString(planning.strategy));

@@ -15,6 +15,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/cleanup/cleanup.h"
 #include "cli/environment.h"
+#include "cli/files.h"
 #include "cli/help_text.h"
 #include "cli/json.h"
 #include "cli/utf8.h"
@@ -139,6 +140,7 @@ absl::Status Merge(const Environment& environment, const Options& options) {
     return absl::AlreadyExistsError(
         StrCat(output, ": is already there; --output names another file"));
   }
+  RETURN_IF_ERROR(CheckWritable(output));
   std::optional<Tensor> value;  // one at a time
   std::vector<actors::SafetensorsSource> sources;
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {

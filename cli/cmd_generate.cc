@@ -15,10 +15,12 @@
 #include "cli/inference.h"
 #include "cli/job.h"
 #include "cli/job_model.h"
+#include "cli/job_monitor.h"
 #include "cli/json.h"
 #include "cli/model_folder.h"
 #include "cli/option_checks.h"
 #include "cli/processes.h"
+#include "cli/progress.h"
 #include "cli/tokenizer.h"
 #include "cli/utf8.h"
 #include "fmt/format.h"
@@ -188,7 +190,9 @@ std::string Json(const TextModel& model, const std::vector<Generator::Tokens>& m
                 "], \"tokens\": [", StrJoin(lists, ", "),
                 "], \"model\": ", JsonString(model.model.model->name),
                 ", \"tokens_per_s\": ", rate(times.tokens, times.decode_s),
-                ", \"prompt_tokens_per_s\": ", rate(times.prompt_tokens, times.prefill_s),
+                ", \"prompt_tokens\": ", times.prompt_tokens,
+                ", \"reread_tokens\": ", times.reread_tokens, ", \"prompt_tokens_per_s\": ",
+                rate(times.prompt_tokens + times.reread_tokens, times.prefill_s),
                 ", \"steps\": ", times.steps, "}\n");
 }
 
@@ -201,8 +205,11 @@ std::string Summary(const GeneratorTimes& times) {
     return text;
   };
   std::string text = describe(times.tokens, times.decode_s);
-  if (times.prompt_tokens > 0) {
-    StrAppend(&text, "; prompts: ", describe(times.prompt_tokens, times.prefill_s));
+  const int64_t num_read = times.prompt_tokens + times.reread_tokens;
+  if (num_read > 0) StrAppend(&text, "; prompts: ", describe(num_read, times.prefill_s));
+  if (times.reread_tokens > 0) {
+    StrAppend(&text, ", of which ", times.reread_tokens,
+              " were read again, as texts had filled the model's context");
   }
   return text + "\n";
 }
@@ -249,6 +256,40 @@ class Texts {
   Utf8Stream stream_;
 };
 
+// What others see of a generation: `penstock top` and `stack`, and who waits for the text.
+class Watch {
+ public:
+  // Draws no progress where the text itself is shown on the terminal.
+  Watch(const Environment& environment, JobMonitor& monitor, const Generator& generator,
+        int64_t num_tokens, bool is_text_shown)
+      : monitor_(monitor), generator_(generator), num_tokens_(num_tokens) {
+    if (!is_text_shown || !environment.out_is_terminal) {
+      progress_.emplace(environment.err, environment.err_is_terminal);
+    }
+    monitor.Follow(generator.sessions(), "generating");
+  }
+  // REQUIRES: the sessions are still there.
+  ~Watch() { monitor_.Follow({}, "finishing"); }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  void OnToken() {
+    const GeneratorTimes& times = generator_.times();
+    if (times.steps == 0 || times.decode_s <= 0) return;
+    const double rate = static_cast<double>(times.tokens) / times.decode_s;
+    monitor_.SetRate(times.steps, times.decode_s / static_cast<double>(times.steps), rate);
+    if (progress_.has_value()) {
+      progress_->Update(times.tokens, num_tokens_, rate, times.prefill_s + times.decode_s);
+    }
+  }
+
+ private:
+  JobMonitor& monitor_;
+  const Generator& generator_;
+  const int64_t num_tokens_;  // at most, of all texts
+  std::optional<TextProgress> progress_;
+};
+
 absl::Status Generate(const Environment& environment, const Options& options) {
   if (options.prompts.empty()) return absl::InvalidArgumentError("--prompt is missing");
   ASSIGN_OR_RETURN(TextModel model,
@@ -286,17 +327,22 @@ absl::Status Generate(const Environment& environment, const Options& options) {
     int64_t& context = model.model.config.context;
     context = std::clamp<int64_t>(longest + std::min(sample.num_tokens, context), 1, context);
   }
+  const int64_t slots =
+      std::min<int64_t>(options.slots, static_cast<int64_t>(options.prompts.size()));
+  const auto num_prompts = static_cast<int64_t>(prompts.size());
+  JobMonitor monitor(model.model.model->name, options.strategy,
+                     (num_prompts + slots - 1) / slots * sample.num_tokens, /*steps_done=*/0);
+  monitor.Open(environment, /*is_announced=*/false);
   if (options.processes > 1) {
     ASSIGN_OR_RETURN(cluster, StartProcesses(environment, {.count = options.processes,
                                                            .num_devices = num_devices,
                                                            .devices = {},
                                                            .listen = "",
                                                            .key_file = nullptr,
+                                                           .status_answers = monitor.answers(),
                                                            .on_listening = nullptr}));
     layout.start_engine = cluster->engine_factory();
   }
-  const int64_t slots =
-      std::min<int64_t>(options.slots, static_cast<int64_t>(options.prompts.size()));
   ASSIGN_OR_RETURN(std::unique_ptr<Generator> generator,
                    Generator::Start(environment.registries, model.model, slots, longest, layout,
                                     model.parameters));
@@ -304,10 +350,14 @@ absl::Status Generate(const Environment& environment, const Options& options) {
   const bool is_shown = !options.is_json && options.prompts.size() == 1;
   Texts texts(model, prompts.size(), options.num_bytes, is_shown ? &environment.out : nullptr);
   if (is_shown) environment.out << options.prompts[0] << std::flush;
+  std::optional<Watch> watch(std::in_place, environment, monitor, *generator,
+                             num_prompts * sample.num_tokens, is_shown);
   ASSIGN_OR_RETURN(const std::vector<Generator::Tokens> made,
-                   generator->Generate(prompts, sample, [&texts](size_t prompt, int32_t token) {
+                   generator->Generate(prompts, sample, [&](size_t prompt, int32_t token) {
+                     watch->OnToken();
                      return texts.Add(prompt, token);
                    }));
+  watch.reset();
   texts.Finish();
   if (options.is_json) {
     environment.out << Json(model, made, texts.texts(), generator->times());
@@ -361,7 +411,7 @@ void AddGenerateCommand(CLI::App& app, const Environment& environment, Action* a
       ->add_option("--temperature", options->temperature,
                    "Sampling temperature; 0 always takes the most likely token (0.8)")
       ->option_text("T")
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(NotNegative());
   command
       ->add_option("--top-k", options->top_k,
                    "Sample from the K most likely tokens only; 0 from all (0)")

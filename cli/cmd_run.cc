@@ -55,6 +55,11 @@ absl::Status CheckProcesses(const RunOptions& options, const Job& job, const pla
 
 // A run does not end in the loss of what it was for.
 absl::Status CheckOutputs(const RunOptions& options) {
+  if (options.trace_every.has_value() && options.trace.empty() && options.svg.empty() &&
+      options.report.empty()) {
+    return absl::InvalidArgumentError(
+        "--trace-every: nothing is traced; give --trace, --svg or --report with it");
+  }
   for (const auto& [name, path] :
        {std::pair("--trace", &options.trace), std::pair("--svg", &options.svg),
         std::pair("--report", &options.report)}) {
@@ -265,7 +270,7 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
   command
       ->add_option("--trace-every", options->trace_every,
                    "Record the first step and every N-th step after it (1)")
-      ->check(CLI::PositiveNumber)
+      ->check(AtLeast(1))
       ->option_text("N");
   command
       ->add_option("--svg", options->svg, "Write a drawing of the phases of the last traced step")

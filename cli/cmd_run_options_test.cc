@@ -284,7 +284,8 @@ TEST_F(CmdRunOptionsTest, AWrongStrategyIsQuotedOnce) {
 
 TEST_F(CmdRunOptionsTest, NumbersThatAreTooSmallAreRefusedInAShortLine) {
   for (const auto& [option, value] :
-       {std::pair("--devices", "0"), std::pair("--procs", "0"), std::pair("--procs", "-3")}) {
+       {std::pair("--devices", "0"), std::pair("--procs", "0"), std::pair("--procs", "-3"),
+        std::pair("--trace-every", "0")}) {
     const Outcome outcome = Call({"run", Path("job.toml"), option, value});
     EXPECT_EQ(outcome.status, 2);
     EXPECT_THAT(outcome.err, HasSubstr(StrCat(option, ": must be at least 1, not ", value, "\n")));
@@ -292,6 +293,21 @@ TEST_F(CmdRunOptionsTest, NumbersThatAreTooSmallAreRefusedInAShortLine) {
   }
   EXPECT_THAT(Call({"node", "--join", "127.0.0.1:1", "--rank", "-1"}).err,
               HasSubstr("--rank: must be at least 0, not -1"));
+}
+
+TEST_F(CmdRunOptionsTest, TraceEveryWantsATrace) {
+  const Outcome outcome = Call({"run", Path("job.toml"), "--trace-every", "3"});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("give --trace, --svg or --report with it"));
+}
+
+TEST_F(CmdRunOptionsTest, ATemperatureIsANumber) {
+  for (const std::string value : {"nan", "inf", "-1"}) {
+    const Outcome outcome =
+        Call({"generate", Path("none"), "--prompt", "a", "--temperature", value});
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("--temperature: expected a number of at least 0"));
+  }
 }
 
 TEST_F(CmdRunOptionsTest, APlanRunsWithNoMoreThreadsThanItWasCompiledFor) {

@@ -827,6 +827,30 @@ latency_s = 1e-6
   EXPECT_THAT(given.err, HasSubstr("note: predicted not to fit into memory: a device needs "));
 }
 
+// The copies of states that go into checkpoints need room, too.
+TEST_F(CommandLineTest, TheSearchLeavesRoomForCheckpoints) {
+  const auto least_memory = [this](const std::string& checkpoints) {
+    for (int64_t memory = 300'000; memory < 10'000'000; memory += memory / 10) {
+      Write("small.toml", StrCat("name = \"small\"\n[[kind]]\nname = \"small\"\nmemory_bytes = ",
+                                 memory, "\nmemory_bytes_per_s = 1e9\n",
+                                 "peak_flops_per_s = {f32 = 1e9}\n[[level]]\nname = \"host\"\n",
+                                 "fan_out = 1\nbytes_per_s = 1e9\nlatency_s = 1e-6\n"));
+      const std::string job = Write(
+          "small_job.toml", StrCat(Job(), "[cluster]\nfile = ", "\"small.toml\"\n", checkpoints));
+      const Outcome outcome = Call({"plan", job, "--json"});
+      if (outcome.status == 0) return std::pair(memory, nlohmann::json::parse(outcome.out));
+      EXPECT_THAT(outcome.err, HasSubstr("fits into memory"));
+    }
+    return std::pair(int64_t{0}, nlohmann::json());
+  };
+  const auto [without, plan] = least_memory("");
+  const auto [with, checked] = least_memory("[checkpoint]\npath = \"checkpoints\"\n");
+  EXPECT_EQ(plan["checkpoint_copy_bytes"], 0);
+  const auto copied = checked["checkpoint_copy_bytes"].get<double>();
+  EXPECT_GT(copied, 0);
+  EXPECT_NEAR(static_cast<double>(with - without), copied, 0.1 * static_cast<double>(with));
+}
+
 // The graph is correct, its inputs are not: a failure while running.
 TEST_F(CommandLineTest, AnErrorOfAStepIsStatusOne) {
   const std::string file = Write("ids.pst",

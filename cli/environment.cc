@@ -113,6 +113,29 @@ std::string UnexpectedArgument(const CLI::App& app, absl::Span<const std::string
                 " --help`");
 }
 
+// "show, verify or merge".
+std::string OneOf(const std::vector<const CLI::App*>& commands) {
+  std::string text;
+  for (size_t i = 0; i < commands.size(); ++i) {
+    const bool is_last = i + 1 == commands.size();
+    StrAppend(&text, i == 0 ? "" : is_last ? " or " : ", ", commands[i]->get_name());
+  }
+  return text;
+}
+
+// The error of a command whose second word is missing or unknown; empty: it is another error.
+std::string MissingSubcommand(const CLI::App& app, absl::Span<const std::string> arguments) {
+  if (app.get_subcommands().empty()) return "";
+  const CLI::App* const command = app.get_subcommands()[0];
+  const std::vector<const CLI::App*> known = command->get_subcommands({});
+  if (known.empty() || !command->get_subcommands().empty()) return "";
+  const std::string name = command->get_name();
+  const std::string expected = StrCat("`penstock ", name, "` is followed by ", OneOf(known));
+  return arguments.size() > 1
+             ? StrCat(expected, ", not by '", arguments[1], "'")
+             : StrCat(expected, ", as in `penstock ", name, " ", known[0]->get_name(), "`");
+}
+
 // For the commands that look up operators, kernels, models or policies.
 void AddPluginOptions(CLI::App& app, std::vector<std::string>* plugins) {
   for (const char* name :
@@ -240,8 +263,13 @@ int RunCommandLine(const Environment& given, absl::Span<const std::string> argum
     environment.err << "penstock: " << UnexpectedArgument(app, arguments) << std::endl;
     return 2;
   } catch (const CLI::ParseError& error) {
-    if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr &&
-        app.get_subcommands().empty()) {
+    const bool is_required = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+    if (const std::string message = MissingSubcommand(app, arguments);
+        is_required && !message.empty()) {
+      environment.err << "penstock: " << PrintableUtf8(message) << std::endl;
+      return 2;
+    }
+    if (is_required && app.get_subcommands().empty()) {
       if (!arguments.empty()) {
         environment.err << "penstock: " << UnexpectedArgument(app, arguments) << std::endl;
         return 2;

@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <streambuf>
 
 #include "base/status_macros.h"
@@ -18,8 +20,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Whether the path was a wrong one to ask for; otherwise the system has failed, as a full disk
+// does.
+bool IsOfThePath(int error) {
+  static constexpr int kErrors[] = {ENOENT, ENOTDIR,      EISDIR, EACCES, EPERM,
+                                    EROFS,  ENAMETOOLONG, ELOOP,  ENXIO};
+  return std::find(std::begin(kErrors), std::end(kErrors), error) != std::end(kErrors);
+}
+
 absl::Status NotWritten(const std::string& path, int error) {
-  return absl::InvalidArgumentError(StrCat(path, ": cannot be written (", strerror(error), ")"));
+  const std::string message = StrCat(path, ": cannot be written (", strerror(error), ")");
+  return IsOfThePath(error) ? absl::InvalidArgumentError(message) : absl::UnavailableError(message);
 }
 
 // Writes to a file descriptor at once, until it fails.
@@ -143,8 +154,10 @@ absl::Status CheckCreatable(const std::string& path) {
   const absl::Status written = WriteDirectly(probe.string(), [](std::ostream&) {});
   fs::remove(probe, error);
   if (!first.empty()) fs::remove_all(first, error);
-  if (!written.ok()) return absl::InvalidArgumentError(StrCat(path, ": cannot be written"));
-  return absl::OkStatus();
+  if (written.ok()) return absl::OkStatus();
+  // Of the folder, not of the file that was tried.
+  const std::string_view reason = ToStd(written.message()).substr(probe.string().size());
+  return absl::Status(written.code(), StrCat(path, reason));
 }
 
 absl::Status WriteTextFile(const std::string& path, std::string_view text) {
@@ -181,8 +194,10 @@ absl::Status CreateFolder(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) {
-    return absl::InvalidArgumentError(
-        StrCat(path, ": cannot be created as a folder (", error.message(), ")"));
+    const std::string message =
+        StrCat(path, ": cannot be created as a folder (", error.message(), ")");
+    const bool is_usage = IsOfThePath(error.value()) || error.value() == EEXIST;
+    return is_usage ? absl::InvalidArgumentError(message) : absl::UnavailableError(message);
   }
   return absl::OkStatus();
 }

@@ -81,10 +81,12 @@ TEST_F(FilesTest, AStreamIsWrittenAsItComes) {
 }
 
 TEST_F(FilesTest, WhatCannotBeWrittenIsNamedAndLeavesNothing) {
-  EXPECT_THAT(WriteTextFile(Path("none/a"), "text").ToString(),
-              HasSubstr(Path("none/a") + ": cannot be written"));
-  EXPECT_THAT(WriteTextFile("/dev/full", std::string(1 << 20, 'a')).ToString(),
-              HasSubstr("/dev/full: cannot be written"));
+  const absl::Status wrong = WriteTextFile(Path("none/a"), "text");
+  EXPECT_THAT(wrong.ToString(), HasSubstr(Path("none/a") + ": cannot be written"));
+  EXPECT_TRUE(absl::IsInvalidArgument(wrong));
+  const absl::Status full = WriteTextFile("/dev/full", std::string(1 << 20, 'a'));
+  EXPECT_THAT(full.ToString(), HasSubstr("/dev/full: cannot be written"));
+  EXPECT_TRUE(absl::IsUnavailable(full));
   EXPECT_EQ(CountFiles(), 0);
 }
 

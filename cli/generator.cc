@@ -112,7 +112,9 @@ absl::Status Generator::Prefill() {
   for (Slot& slot : slots_) {
     if (slot.is_free) continue;
     const auto end = static_cast<int64_t>(slot.text.size()) - 1;
-    if (slot.num_cached != end) times_.prompt_tokens += end;
+    if (slot.num_cached != end) {
+      (slot.num_made > 0 ? times_.reread_tokens : times_.prompt_tokens) += end;
+    }
     slot.num_cached = end;
   }
   RETURN_IF_ERROR(MoveCache(*prefill_, *decode_));

@@ -34,6 +34,7 @@ namespace penstock::cli {
 
 struct GeneratorTimes {
   int64_t prompt_tokens = 0;  // read in chunks
+  int64_t reread_tokens = 0;  // likewise, of texts that had filled the context
   double prefill_s = 0;
   int64_t tokens = 0;  // made
   double decode_s = 0;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/checkpoint_copy.h"
 #include "cli/device_list.h"
 #include "cli/host_layout.h"
 #include "cli/job_machine.h"
@@ -189,10 +190,13 @@ absl::StatusOr<planner::SearchResult> SearchStrategy(const Registries& registrie
   } else {
     ASSIGN_OR_RETURN(problem.num_devices, DevicesForAuto(job));
   }
-  ASSIGN_OR_RETURN(const planner::Machine machine, MachineOf(job, problem.num_devices));
+  problem.training = TrainingOptionsOf(job);
+  ASSIGN_OR_RETURN(planner::Machine whole, MachineOf(job, problem.num_devices));
+  ASSIGN_OR_RETURN(
+      const planner::Machine machine,
+      WithoutCheckpointCopy(job, forward, problem.training, problem.num_devices, std::move(whole)));
   problem.ops = &registries.ops;
   problem.forward = &forward;
-  problem.training = TrainingOptionsOf(job);
   problem.hints = hints;
   problem.machine = &machine;
   problem.policies = std::move(policies);
@@ -211,7 +215,13 @@ absl::StatusOr<planner::SearchResult> SearchStrategy(const Registries& registrie
   if (result.ok()) {
     // Of this machine, the run will tell what it has.
     if (!job.cluster.file.empty() && !given.has_value()) {
-      RETURN_IF_ERROR(AtKey(job, {"cluster.file"}, planner::CheckFits(*result)));
+      absl::Status fits = planner::CheckFits(*result);
+      if (!fits.ok() && !job.checkpoint.path.empty()) {
+        fits = absl::Status(fits.code(), StrCat(ToStd(fits.message()),
+                                                "; memory for the copies of states that go into "
+                                                "checkpoints is set aside"));
+      }
+      RETURN_IF_ERROR(AtKey(job, {"cluster.file"}, fits));
     }
     return result;
   }

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "cli/status_sockets.h"
@@ -13,13 +14,26 @@
 
 namespace penstock::cli {
 
-JobMonitor::JobMonitor(const planner::Plan& plan, int64_t steps, int64_t steps_done)
-    : plan_(plan), begin_(absl::Now()) {
+namespace {
+
+// Devices that have something to do.
+size_t NumBusy(const actors::EngineSnapshot& snapshot) {
+  using State = actors::DeviceSnapshot::State;
+  return static_cast<size_t>(std::count_if(
+      snapshot.devices.begin(), snapshot.devices.end(), [](const actors::DeviceSnapshot& device) {
+        return device.state == State::kRunning || device.state == State::kWaiting;
+      }));
+}
+
+}  // namespace
+
+JobMonitor::JobMonitor(std::string name, std::string strategy, int64_t steps, int64_t steps_done)
+    : begin_(absl::Now()) {
   {
     const absl::MutexLock lock(&mutex_);
     status_.id = actors::NewJobKey().value_or(StrCat(HostName(), "-", getpid())).substr(0, 16);
-    status_.name = plan.name;
-    status_.strategy = plan.strategy;
+    status_.name = std::move(name);
+    status_.strategy = std::move(strategy);
     status_.host = HostName();
     status_.pid = getpid();
     status_.activity = "loading";
@@ -34,7 +48,7 @@ JobMonitor::~JobMonitor() {
   answers_->Stop();
 }
 
-void JobMonitor::Open(const Environment& environment) {
+void JobMonitor::Open(const Environment& environment, bool is_announced) {
   absl::StatusOr<std::string> path = NewStatusSocket("run");
   absl::Status status = path.status();
   if (status.ok()) {
@@ -43,11 +57,11 @@ void JobMonitor::Open(const Environment& environment) {
     status = port.status();
     if (port.ok()) port_ = *std::move(port);
   }
-  if (status.ok()) {
+  if (status.ok() && is_announced) {
     environment.err << "job " << getpid() << ": `penstock top " << getpid()
                     << "` shows what it does, `penstock stack " << getpid() << "` what it waits for"
                     << std::endl;
-  } else {
+  } else if (!status.ok()) {
     environment.err << "note: `penstock stack` and `penstock top` will not find this job: "
                     << ToStd(status.message()) << std::endl;
   }
@@ -67,10 +81,15 @@ void JobMonitor::SetActivity(std::string activity) {
   status_.activity = std::move(activity);
 }
 
-void JobMonitor::Follow(std::shared_ptr<actors::Inspector> inspector) {
-  const absl::MutexLock lock(&mutex_);
-  inspector_ = std::move(inspector);
-  status_.activity = inspector_ != nullptr ? "training" : "finishing";
+void JobMonitor::Follow(absl::Span<actors::Session* const> sessions, std::string activity) {
+  {
+    const absl::MutexLock lock(&sessions_mutex_);
+    followed_.clear();
+    for (const actors::Session* session : sessions) {
+      followed_.push_back({&session->plan(), session->inspector()});
+    }
+  }
+  SetActivity(std::move(activity));
 }
 
 void JobMonitor::OnCheckpoint(const actors::CheckpointResult& result) {
@@ -79,32 +98,44 @@ void JobMonitor::OnCheckpoint(const actors::CheckpointResult& result) {
 
 void JobMonitor::OnStep(int64_t steps_done, double loss, double step_s, int64_t tokens) {
   if (metrics_ != nullptr) metrics_->OnStep(loss, step_s, tokens);
+  SetRate(steps_done, step_s, step_s > 0 ? static_cast<double>(tokens) / step_s : 0);
+  const absl::MutexLock lock(&mutex_);
+  status_.loss = loss;
+}
+
+void JobMonitor::SetRate(int64_t steps_done, double step_s, double tokens_per_s) {
   const absl::MutexLock lock(&mutex_);
   status_.steps_done = steps_done;
-  status_.loss = loss;
   status_.step_time_s = step_s;
-  status_.tokens_per_s = step_s > 0 ? static_cast<double>(tokens) / step_s : 0;
+  status_.tokens_per_s = tokens_per_s;
 }
 
 absl::StatusOr<actors::JobStatus> JobMonitor::Look() {
   actors::JobStatus status;
-  std::shared_ptr<actors::Inspector> inspector;
+  const absl::ReaderMutexLock sessions_lock(&sessions_mutex_);
   {
     const absl::MutexLock lock(&mutex_);
     status = status_;
-    inspector = inspector_;
   }
   status.age_s = absl::ToDoubleSeconds(absl::Now() - begin_);
-  if (inspector == nullptr) {
+  if (followed_.empty()) {
     status.note = StrCat("the job is ", status.activity, ": no devices run its steps now");
     return status;
   }
-  absl::StatusOr<actors::EngineSnapshot> snapshot = inspector->Inspect(kLookTimeout);
-  if (snapshot.ok()) {
-    actors::AddDevices(plan_, *std::move(snapshot), &status);
-  } else {
-    status.note = std::string(ToStd(snapshot.status().message()));
+  const planner::Plan* plan = nullptr;
+  actors::EngineSnapshot shown;
+  for (const Followed& followed : followed_) {
+    absl::StatusOr<actors::EngineSnapshot> snapshot = followed.inspector->Inspect(kLookTimeout);
+    if (!snapshot.ok()) {
+      status.note = std::string(ToStd(snapshot.status().message()));
+    } else if (plan == nullptr || NumBusy(*snapshot) > NumBusy(shown)) {
+      plan = followed.plan;
+      shown = *std::move(snapshot);
+    }
   }
+  if (plan == nullptr) return status;
+  status.note.clear();
+  actors::AddDevices(*plan, std::move(shown), &status);
   return status;
 }
 

@@ -9,17 +9,20 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "cli/environment.h"
 #include "cli/metrics.h"
 
 #include "actors/cluster/job_status.h"
 #include "actors/cluster/status_port.h"
 #include "actors/engine/inspector.h"
+#include "actors/session/session.h"
 #include "planner/plan/plan.h"
 
 namespace penstock::cli {
@@ -29,20 +32,25 @@ class JobMonitor {
   // How long a look at the devices waits for those that do not answer.
   static constexpr absl::Duration kLookTimeout = absl::Milliseconds(300);
 
-  // `plan` outlives the result. `steps` are those of the job, `steps_done` those before this run.
-  JobMonitor(const planner::Plan& plan, int64_t steps, int64_t steps_done);
+  // What a user reads of the job. `steps` are all of it, `steps_done` those before this run.
+  JobMonitor(std::string name, std::string strategy, int64_t steps, int64_t steps_done);
   ~JobMonitor();
 
-  // Opens the status socket. Where that fails the job runs without, and the user is told.
-  void Open(const Environment& environment);
+  // Opens the status socket, and says how to ask the job if `is_announced`. Where it cannot be
+  // opened the job runs without, and the user is told.
+  void Open(const Environment& environment, bool is_announced);
   // Serves metrics from now on; `listen` is the job's metrics.listen, and may be empty.
   absl::Status ServeMetrics(const Environment& environment, const std::string& listen);
 
-  // The devices of the session that trains; null: it is over.
-  void Follow(std::shared_ptr<actors::Inspector> inspector);
-  // What a user reads: "training".
+  // The sessions whose devices work for the job now, until the next call, and what they do:
+  // "training". A look shows the one with the most devices that run or wait; without sessions,
+  // none. Waits for looks under way, so that a session may end afterwards.
+  void Follow(absl::Span<actors::Session* const> sessions, std::string activity);
+  // What a user reads, of the same sessions.
   void SetActivity(std::string activity);
   void OnStep(int64_t steps_done, double loss, double step_s, int64_t tokens);
+  // The same of steps that have no loss and are not counted in metrics.
+  void SetRate(int64_t steps_done, double step_s, double tokens_per_s);
   void OnCheckpoint(const actors::CheckpointResult& result);
 
   // Looks at the job.
@@ -52,11 +60,17 @@ class JobMonitor {
   const std::shared_ptr<actors::StatusAnswers>& answers() const { return answers_; }
 
  private:
-  const planner::Plan& plan_;
+  struct Followed {
+    const planner::Plan* plan;
+    std::shared_ptr<actors::Inspector> inspector;
+  };
+
   const absl::Time begin_;
+  // Held while the devices of sessions are looked at, which keeps their plans there.
+  absl::Mutex sessions_mutex_;
+  std::vector<Followed> followed_ ABSL_GUARDED_BY(sessions_mutex_);
   absl::Mutex mutex_;
   actors::JobStatus status_ ABSL_GUARDED_BY(mutex_);  // without devices
-  std::shared_ptr<actors::Inspector> inspector_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<actors::StatusAnswers> answers_;
   std::unique_ptr<actors::StatusPort> port_;
   std::unique_ptr<Metrics> metrics_;  // null: none are served

@@ -74,23 +74,6 @@ absl::Status DumpStates(const std::string& folder, const actors::Session& sessio
   return absl::OkStatus();
 }
 
-// Without events: nothing, and files that are there stay as they are.
-absl::Status WriteTraces(const RunOptions& options, const planner::Plan& plan,
-                         const actors::StepWindow& last_step,
-                         absl::Span<const actors::TraceEvent> events,
-                         const actors::TraceContext& context) {
-  if (events.empty()) return absl::OkStatus();
-  if (!options.trace.empty()) {
-    RETURN_IF_ERROR(WriteTraceFile(options.trace, plan, events, context));
-  }
-  if (!options.svg.empty()) {
-    std::ostringstream text;
-    actors::WriteTimelineSvg(plan, events, last_step, text);
-    RETURN_IF_ERROR(WriteTextFile(options.svg, text.str()));
-  }
-  return absl::OkStatus();
-}
-
 // Of all states, each once.
 uint64_t StateBytes(const planner::Plan& plan) {
   uint64_t num_bytes = 0;
@@ -119,7 +102,7 @@ class JobRun {
         checkpoints_(std::move(checkpoints)),
         interrupts_(environment.err, options.timeout.empty() ? absl::InfiniteDuration()
                                                              : ParseTimeLimit(options.timeout)),
-        monitor_(plan_, job.train.steps, start_.info.step) {
+        monitor_(plan_.name, plan_.strategy, job.train.steps, start_.info.step) {
     threads_ = job.cluster.threads.value_or(plan_.threads_per_device);
     summary_.strategy = plan_.strategy;
     summary_.tokens_per_step = feeds_.batch() * feeds_.context();
@@ -136,7 +119,7 @@ class JobRun {
     is_trace_wanted_ = !options.trace.empty() || !options.svg.empty() || !options.report.empty();
     session_options_.trace = is_trace_wanted_ || IsSampled(plan_);
     session_options_.trace_every = is_trace_wanted_
-                                       ? options.trace_every
+                                       ? options.trace_every.value_or(1)
                                        : std::max(job.train.steps / kSampledSteps, int64_t{1});
   }
   ~JobRun() { interrupts_.SetAbort(nullptr); }
@@ -147,7 +130,7 @@ class JobRun {
     session_options_.kernels = &environment_.registries.kernels;
     ASSIGN_OR_RETURN(session_options_.kernels_by_kind,
                      KernelsOf(environment_.registries, device_list_));
-    monitor_.Open(environment_);
+    monitor_.Open(environment_, /*is_announced=*/true);
     RETURN_IF_ERROR(
         AtKey(job_, {"metrics.listen"}, monitor_.ServeMetrics(environment_, job_.metrics.listen)));
     if (checkpoints_ != nullptr) {
@@ -202,6 +185,16 @@ class JobRun {
   }
 
  private:
+  // Those that run beside the training or after it, and none when they have run. Looks at the job
+  // show them, and what ends the job at once ends them, too.
+  void SetSessions(absl::Span<actors::Session* const> evaluating, std::string activity) {
+    std::vector<actors::Session*> sessions(evaluating.begin(), evaluating.end());
+    if (running_ != nullptr) sessions.push_back(running_);
+    if (evaluating.empty()) activity = running_ != nullptr ? "training" : "finishing";
+    monitor_.Follow(sessions, std::move(activity));
+    AbortByStopping(std::move(sessions));
+  }
+
   // What ends the job at once ends these sessions too.
   void AbortByStopping(std::vector<actors::Session*> sessions) {
     interrupts_.SetAbort([this, sessions = std::move(sessions)] {
@@ -210,15 +203,22 @@ class JobRun {
     });
   }
 
+  absl::StatusOr<std::unique_ptr<actors::Session>> StartSession() {
+    absl::StatusOr<std::unique_ptr<actors::Session>> session =
+        actors::Session::Start(plan_, session_options_);
+    if (!absl::IsDataLoss(session.status()) || start_.path.empty()) return session;
+    is_start_damaged_ = true;
+    return WithAdviceOnDamage(job_, start_.path, session.status());
+  }
+
   absl::Status Train() {
-    ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session,
-                     actors::Session::Start(plan_, session_options_));
+    ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session, StartSession());
     session_options_.states = nullptr;
-    AbortByStopping({session.get()});
-    monitor_.Follow(session->inspector());
+    running_ = session.get();
+    SetSessions({}, "");
     const auto end_sessions = absl::MakeCleanup([this] {
       interrupts_.SetAbort(nullptr);
-      monitor_.Follow(nullptr);
+      monitor_.Follow({}, "finishing");
       validator_ = nullptr;
       running_ = nullptr;
       EndCheckpoints();
@@ -230,7 +230,6 @@ class JobRun {
     trainer_options.start = {start_.info.step, std::move(start_.states)};
     trainer_options.checkpoints = checkpoints_.get();
     if (CanValidate() && job_.train.validation_every > 0) {
-      running_ = session.get();  // which waits while another one validates
       trainer_options.validate = [this](const actors::Session& trained) {
         monitor_.SetActivity("validating");
         const auto training = absl::MakeCleanup([this] { monitor_.SetActivity("training"); });
@@ -269,8 +268,9 @@ class JobRun {
       ASSIGN_OR_RETURN(parameters, validator().KeepParameters(*session));
     }
     EndCheckpoints();
-    session->Stop();
     running_ = nullptr;
+    monitor_.Follow({}, "finishing");
+    session->Stop();
     if (trainer.has_nonfinite_loss() && absl::IsAborted(trained)) {
       validator_ = nullptr;
       return Explain(trained, trainer.num_steps(), trainer.snapshot());
@@ -313,6 +313,7 @@ class JobRun {
       }
       environment_.err << DescribeLog(failed) << std::flush;
     }
+    if (is_start_damaged_) return;  // the same command would fail again
     if (const std::string hint = ResumeHintOf(process_environment_, job_); !hint.empty()) {
       environment_.err << "note: " << hint << std::endl;
     }
@@ -434,9 +435,7 @@ class JobRun {
     if (validator_ == nullptr) {
       ForwardLayout layout = TrainedLayout();
       layout.on_sessions = [this](absl::Span<actors::Session* const> evaluating) {
-        std::vector<actors::Session*> sessions(evaluating.begin(), evaluating.end());
-        if (running_ != nullptr) sessions.push_back(running_);
-        AbortByStopping(std::move(sessions));
+        SetSessions(evaluating, "validating");
       };
       validator_ =
           std::make_unique<Validator>(environment_, model_, HeldOutData(), std::move(layout));
@@ -447,15 +446,17 @@ class JobRun {
   // Validation loss and sample of the trained parameters.
   absl::Status UseParameters(const Parameters& parameters) {
     if (job_.train.validation_sequences > 0) {
+      monitor_.SetActivity("validating");
       ASSIGN_OR_RETURN(summary_.validation_loss, validator().Loss(parameters));
       summary_.validation_accuracy = validator().accuracy();
     }
     validator_ = nullptr;
     if (!CanSample()) return absl::OkStatus();
     ForwardLayout layout = TrainedLayout();
-    layout.on_sessions = [this](absl::Span<actors::Session* const> running) {
-      AbortByStopping({running.begin(), running.end()});
+    layout.on_sessions = [this](absl::Span<actors::Session* const> sampling) {
+      SetSessions(sampling, "sampling");
     };
+    monitor_.SetActivity("loading the model for a sample");
     const Corpus& corpus = *feeds_.corpus();
     SampleOptions options;
     options.temperature = job_.sample.temperature;
@@ -497,8 +498,8 @@ class JobRun {
     environment_.err << std::endl;
     const absl::Status found = FindNonFinite(
         plan_, session_options_, feeds_, snapshot, num_steps - 1, [this](actors::Session* running) {
-          AbortByStopping(running != nullptr ? std::vector{running}
-                                             : std::vector<actors::Session*>());
+          SetSessions(absl::MakeConstSpan(&running, running != nullptr ? 1 : 0),
+                      "searching for what was not finite first");
         });
     if (absl::IsCancelled(found) && interrupts_.count() > 0) {
       return interrupts_.ToStatus("while the origin of the loss was searched");
@@ -515,18 +516,34 @@ class JobRun {
                                      going_on));
   }
 
-  // Of the steps that ran, however the run ended.
+  // Of the steps that ran, however the run ended. One file that cannot be written keeps back
+  // neither the others nor the summary.
   absl::Status WriteResults(const absl::Status& status) {
     if (summary_.steps == 0 && !is_done_before_) return absl::OkStatus();
-    RETURN_IF_ERROR(WriteTraces(options_, plan_, last_step_, events_, MakeTraceContext()));
+    bool is_complete = true;
+    const auto tell = [&](std::string_view option, const absl::Status& written) {
+      if (written.ok()) return;
+      is_complete = false;
+      environment_.err << "error: " << ToStd(AtOption(option, written).message()) << std::endl;
+    };
+    // Without events, files that are there stay as they are.
+    if (!options_.trace.empty() && !events_.empty()) {
+      tell("--trace", WriteTraceFile(options_.trace, plan_, events_, MakeTraceContext()));
+    }
+    if (!options_.svg.empty() && !events_.empty()) {
+      std::ostringstream text;
+      actors::WriteTimelineSvg(plan_, events_, last_step_, text);
+      tell("--svg", WriteTextFile(options_.svg, text.str()));
+    }
     if (IsPage(options_.report)) {
-      RETURN_IF_ERROR(WriteTextFile(options_.report, MakePage(status)));
+      tell("--report", WriteTextFile(options_.report, MakePage(status)));
     } else if (!options_.report.empty() && summary_.steps > 0) {
-      RETURN_IF_ERROR(WriteTextFile(options_.report, RunReport(plan_, summary_, events_)));
+      tell("--report", WriteTextFile(options_.report, RunReport(plan_, summary_, events_)));
     }
     environment_.out << (options_.is_json ? SummaryJson(summary_) + "\n" : SummaryText(summary_))
                      << std::flush;
-    return absl::OkStatus();
+    if (is_complete) return absl::OkStatus();
+    return absl::UnavailableError("the run is done, but not all of its files were written");
   }
 
   std::string MakePage(const absl::Status& status) {
@@ -580,13 +597,14 @@ class JobRun {
   std::unique_ptr<actors::Cluster> cluster_;
   std::vector<actors::NodeDescription> nodes_;
   absl::Status last_checkpoint_;
-  bool is_done_before_ = false;  // nothing was left to be trained
+  bool is_start_damaged_ = false;  // the checkpoint that the run was to continue from
+  bool is_done_before_ = false;    // nothing was left to be trained
   RunSummary summary_;
   actors::StepWindow last_step_;
   std::vector<actors::TraceEvent> events_;
   std::vector<actors::StepWindow> step_windows_;
   actors::SharedCores cores_;
-  actors::Session* running_ = nullptr;    // the session that trains, if others run beside it
+  actors::Session* running_ = nullptr;    // the session that trains; null: not yet, or no more
   std::unique_ptr<Validator> validator_;  // null: not used yet, or no more
 };
 

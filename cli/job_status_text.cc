@@ -377,8 +377,9 @@ std::string TopText(const JobStatus& status, const JobStatus* before, int max_ro
   std::string text = Cut(JobLine(status), columns) + "\n";
   std::string numbers;
   if (status.step_time_s > 0) {
-    numbers = fmt::format("loss {:.4f}  step {:.3f} s ({:.2f}/s)", status.loss, status.step_time_s,
-                          1 / status.step_time_s);
+    if (!std::isnan(status.loss)) numbers = fmt::format("loss {:.4f}  ", status.loss);
+    StrAppend(&numbers,
+              fmt::format("step {:.3f} s ({:.2f}/s)", status.step_time_s, 1 / status.step_time_s));
     if (status.tokens_per_s > 0) {
       StrAppend(&numbers, fmt::format("  {:.0f} tokens/s", status.tokens_per_s));
     }

@@ -1,5 +1,6 @@
 #include "cli/metrics.h"
 
+#include <algorithm>
 #include <map>
 #include <sstream>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "prometheus/counter.h"
+#include "prometheus/family.h"
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/metric_family.h"
@@ -171,19 +173,22 @@ class Metrics::Impl {
     step_duration_.Observe(step_s);
     if (tokens > 0) tokens_.Increment(static_cast<double>(tokens));
     steps_.Increment();
-    loss_.Set(loss);
+    loss_.Add({}).Set(loss);
   }
 
   void OnCheckpoint(const actors::CheckpointResult& result) {
     (result.status.ok() ? checkpoints_written_ : checkpoints_failed_).Increment();
     if (!result.status.ok()) return;
     checkpoint_duration_.Observe(result.seconds);
-    checkpoint_bytes_.Set(static_cast<double>(result.num_bytes));
-    checkpoint_step_.Set(static_cast<double>(result.step));
+    checkpoint_bytes_.Add({}).Set(static_cast<double>(result.num_bytes));
+    checkpoint_step_.Add({}).Set(static_cast<double>(result.step));
   }
 
   std::string Text() const {
     std::vector<MetricFamily> families = registry_.Collect();
+    families.erase(std::remove_if(families.begin(), families.end(),
+                                  [](const MetricFamily& family) { return family.metric.empty(); }),
+                   families.end());
     const absl::StatusOr<JobStatus> status = look_();
     if (status.ok()) {
       Family step(MetricType::Gauge, "penstock_step", "Steps done, with those of earlier runs.");
@@ -202,8 +207,10 @@ class Metrics::Impl {
                                   const std::map<std::string, std::string>& labels = {}) {
     return prometheus::BuildCounter().Name(name).Help(help).Register(registry_).Add(labels);
   }
-  prometheus::Gauge& AddGauge(const std::string& name, const std::string& help) {
-    return prometheus::BuildGauge().Name(name).Help(help).Register(registry_).Add({});
+  // Without a value until one is known: its metric is added then.
+  using UnknownGauge = prometheus::Family<prometheus::Gauge>;
+  UnknownGauge& AddGauge(const std::string& name, const std::string& help) {
+    return prometheus::BuildGauge().Name(name).Help(help).Register(registry_);
   }
   prometheus::Histogram& AddHistogram(const std::string& name, const std::string& help,
                                       const prometheus::Histogram::BucketBoundaries& buckets) {
@@ -217,7 +224,7 @@ class Metrics::Impl {
   prometheus::Counter& steps_ = AddCounter("penstock_steps_total", "Steps of this run.");
   prometheus::Counter& tokens_ =
       AddCounter("penstock_tokens_total", "Tokens that this run has trained on.");
-  prometheus::Gauge& loss_ = AddGauge("penstock_loss", "Loss of the last step, before its update.");
+  UnknownGauge& loss_ = AddGauge("penstock_loss", "Loss of the last step, before its update.");
   prometheus::Histogram& checkpoint_duration_ = AddHistogram(
       "penstock_checkpoint_duration_seconds",
       "Time from the copy of the states to the checkpoint on the disk.", kCheckpointBuckets);
@@ -225,9 +232,9 @@ class Metrics::Impl {
       "penstock_checkpoints_total", "Checkpoints, by how they ended.", {{"result", "written"}});
   prometheus::Counter& checkpoints_failed_ = AddCounter(
       "penstock_checkpoints_total", "Checkpoints, by how they ended.", {{"result", "failed"}});
-  prometheus::Gauge& checkpoint_bytes_ =
+  UnknownGauge& checkpoint_bytes_ =
       AddGauge("penstock_checkpoint_size_bytes", "Size of the last checkpoint.");
-  prometheus::Gauge& checkpoint_step_ =
+  UnknownGauge& checkpoint_step_ =
       AddGauge("penstock_checkpoint_step", "Steps that the last checkpoint holds.");
   std::unique_ptr<actors::TextServer> server_;  // last: it uses all of the above
 };

@@ -114,6 +114,21 @@ TEST(MetricsTest, TellsOfStepsDevicesAndProcesses) {
   EXPECT_THAT(text, Not(HasSubstr("penstock_device_credits{device=\"1\"")));
 }
 
+// A loss of 0 would be a perfect model.
+TEST(MetricsTest, WhatIsNotKnownYetIsLeftOut) {
+  Metrics metrics([] { return TwoDevices(); });
+  std::string text = metrics.Text();
+  EXPECT_THAT(text, HasSubstr("penstock_steps_total 0\n"));
+  for (const char* name :
+       {"penstock_loss", "penstock_checkpoint_step", "penstock_checkpoint_size_bytes"}) {
+    EXPECT_THAT(text, Not(HasSubstr(name)));
+  }
+  metrics.OnStep(2.5, 0.02, 256);
+  text = metrics.Text();
+  EXPECT_THAT(text, HasSubstr("penstock_loss 2.5\n"));
+  EXPECT_THAT(text, Not(HasSubstr("penstock_checkpoint_step")));
+}
+
 TEST(MetricsTest, WhatWasCountedIsThereWithoutDevices) {
   Metrics metrics([]() -> absl::StatusOr<actors::JobStatus> {
     return absl::UnavailableError("the job is over");

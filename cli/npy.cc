@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "cli/files.h"
+
 #include "base/half.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -293,12 +295,7 @@ absl::StatusOr<Tensor> ReadNpy(const std::string& path) {
 }
 
 absl::Status WriteNpy(const std::string& path, const Tensor& tensor) {
-  const std::string bytes = NpyToBytes(tensor);
-  std::ofstream stream(path, std::ios::binary | std::ios::trunc);
-  stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  stream.close();
-  if (!stream) return absl::InvalidArgumentError(StrCat(path, ": cannot be written"));
-  return absl::OkStatus();
+  return WriteTextFile(path, NpyToBytes(tensor));
 }
 
 }  // namespace penstock::cli

@@ -11,6 +11,21 @@ namespace {
 constexpr int kBarWidth = 24;
 constexpr int64_t kPlainLines = 50;  // in a whole run
 constexpr double kRedrawSeconds = 0.1;
+// Between two plain lines of a text.
+constexpr double kTextLineSeconds = 10;
+
+// Draws a line over the one before, of `*shown` columns.
+void Redraw(const std::string& text, std::ostream& err, size_t* shown) {
+  err << '\r' << text << std::string(*shown > text.size() ? *shown - text.size() : 0, ' ')
+      << std::flush;
+  *shown = text.size();
+}
+
+void ClearLine(std::ostream& err, size_t* shown) {
+  if (*shown == 0) return;
+  err << '\r' << std::string(*shown, ' ') << '\r' << std::flush;
+  *shown = 0;
+}
 
 std::string Figures(const ProgressState& state) {
   std::string text = fmt::format("loss {}", FormatLoss(state.loss));
@@ -63,10 +78,7 @@ void Progress::Update(ProgressState state) {
   if (is_terminal_) {
     if (!is_last && state.elapsed_s - last_drawn_s_ < kRedrawSeconds) return;
     last_drawn_s_ = state.elapsed_s;
-    const std::string text = ProgressBar(state, kBarWidth);
-    err_ << '\r' << text << std::string(shown_ > text.size() ? shown_ - text.size() : 0, ' ')
-         << std::flush;
-    shown_ = text.size();
+    Redraw(ProgressBar(state, kBarWidth), err_, &shown_);
     return;
   }
   const int64_t every = every_ > 0 ? every_ : std::max<int64_t>(1, state.steps / kPlainLines);
@@ -75,10 +87,20 @@ void Progress::Update(ProgressState state) {
   }
 }
 
-void Progress::Clear() {
-  if (shown_ == 0) return;
-  err_ << '\r' << std::string(shown_, ' ') << '\r' << std::flush;
-  shown_ = 0;
+void Progress::Clear() { ClearLine(err_, &shown_); }
+
+void TextProgress::Update(int64_t done, int64_t all, double tokens_per_s, double elapsed_s) {
+  if (elapsed_s - last_s_ < (is_terminal_ ? kRedrawSeconds : kTextLineSeconds)) return;
+  last_s_ = elapsed_s;
+  const std::string text =
+      fmt::format("{}/{} tokens  {} tokens/s", done, all, FormatCount(tokens_per_s));
+  if (is_terminal_) {
+    Redraw(text, err_, &shown_);
+  } else {
+    err_ << text << std::endl;
+  }
 }
+
+void TextProgress::Clear() { ClearLine(err_, &shown_); }
 
 }  // namespace penstock::cli

@@ -32,6 +32,24 @@ std::string FormatDuration(double seconds);
 // "950", "12.3k", "4.56M".
 std::string FormatCount(double count);
 
+// How far a text has come that takes long to make: "1200/4096 tokens  350 tokens/s", drawn over on
+// a terminal, elsewhere a line every ten seconds.
+class TextProgress {
+ public:
+  TextProgress(std::ostream& err, bool is_terminal) : err_(err), is_terminal_(is_terminal) {}
+  ~TextProgress() { Clear(); }
+
+  void Update(int64_t done, int64_t all, double tokens_per_s, double elapsed_s);
+  // Leaves the terminal's line empty, for other output.
+  void Clear();
+
+ private:
+  std::ostream& err_;
+  const bool is_terminal_;
+  size_t shown_ = 0;   // columns drawn
+  double last_s_ = 0;  // when something was drawn or printed
+};
+
 class Progress {
  public:
   // `every`: steps between two plain lines; 0: so that a run prints about fifty. `first`: steps

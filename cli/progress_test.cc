@@ -64,5 +64,31 @@ TEST(ProgressTest, ATerminalIsLeftClean) {
   EXPECT_EQ(text.back(), '\r');
 }
 
+TEST(TextProgressTest, APipeGetsALineEveryTenSeconds) {
+  std::ostringstream err;
+  {
+    TextProgress progress(err, false);
+    progress.Update(1, 4096, 300, 9);
+    EXPECT_EQ(err.str(), "");
+    progress.Update(1200, 4096, 350, 10);
+    progress.Update(1900, 4096, 350, 19);
+    progress.Update(2400, 4096, 1500, 20.5);
+  }
+  EXPECT_EQ(err.str(), "1200/4096 tokens  350 tokens/s\n2400/4096 tokens  1.5k tokens/s\n");
+}
+
+TEST(TextProgressTest, ATerminalsLineIsDrawnOverAndCleared) {
+  std::ostringstream err;
+  TextProgress progress(err, true);
+  progress.Update(10, 20, 1500, 1);
+  progress.Update(11, 20, 1500, 1.05);
+  progress.Update(12, 20, 9, 1.2);
+  EXPECT_EQ(err.str(), "\r10/20 tokens  1.5k tokens/s\r12/20 tokens  9 tokens/s   ");
+  const std::string drawn = err.str();
+  progress.Clear();
+  progress.Clear();
+  EXPECT_EQ(err.str(), drawn + "\r" + std::string(24, ' ') + "\r");
+}
+
 }  // namespace
 }  // namespace penstock::cli

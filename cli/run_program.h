@@ -31,7 +31,7 @@ struct RunOptions {
   std::string plan;  // that the job runs by
   std::string cluster;
   std::string trace;
-  int64_t trace_every = 1;
+  std::optional<int64_t> trace_every;
   std::string svg;
   std::string report;
   std::string dump;

@@ -18,6 +18,7 @@
 #include "actors/session/checkpoint_states.h"
 #include "actors/session/checkpoint_writer.h"
 #include "actors/session/session.h"
+#include "base/dlpack.h"
 #include "base/dtype.h"
 #include "base/random.h"
 #include "base/shape.h"

@@ -2,8 +2,14 @@
 the same tokens: tests/data/models/make_models.py makes new ones, with other weights than those in
 the tree, and the C++ tests compare with them.
 
-Skipped where tokenizers is not installed (tests/requirements.txt); without torch and transformers,
-which are large, only tokens are compared.
+Skipped where tokenizers is not installed (tests/requirements.txt). Logits are compared where torch
+and transformers are installed, too. These are not in tests/requirements.txt, because PyPI's torch
+comes with CUDA's libraries (5 GB). By hand, beside the command:
+
+    python3 -m venv build/models && build/models/bin/pip install torch transformers tokenizers
+    build/models/bin/python tests/model_packages_test.py
+
+This passed with transformers 5.24.0 and torch 2.15.0.
 PENSTOCK_COMMAND names the command (default: build/bin/penstock), beside which the C++ tests are.
 """
 
@@ -55,7 +61,7 @@ class ModelPackagesTest(unittest.TestCase):
     def test_logits_are_those_of_transformers(self):
         for package in ("tokenizers", "torch", "transformers"):
             if not has(package):
-                self.skipTest(f"{package} is not installed")
+                self.skipTest(f"{package} is not installed: the head of this file says how to run it")
         self.run_test("model_folder_test", self.make(), "ModelFolderTest.*Transformers*")
 
 

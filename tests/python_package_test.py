@@ -1,8 +1,8 @@
 """Installs the Python package into a fresh virtual environment and runs its tests and the example of
 README.md there.
 
-The package links with the libraries of this build, so that only its own module is compiled. What it
-is built and tested with comes from the environment build/python that scripts/test makes, or else
+The package links with the libraries of this build, so that only its own module is compiled: those
+that penstock_DIR names, and those that a plain `pip install .` finds in the clone. What it is built and tested with comes from the environment build/python that scripts/test makes, or else
 from the Python that runs this test; skipped where something is missing (tests/requirements.txt).
 PENSTOCK_COMMAND names the command (default: build/bin/penstock), which lies in that build.
 """
@@ -49,23 +49,35 @@ class PythonPackageTest(unittest.TestCase):
             self.skipTest(f"{self.python} lacks {', '.join(probed['missing'])}")
         self.packages = probed["packages"]
 
+    def install(self, *settings):
+        """The Python of a fresh environment with the package, in which the README's example runs."""
+        folder = tempfile.TemporaryDirectory(prefix="penstock_python.")
+        self.addCleanup(folder.cleanup)
+        run(self.python, "-m", "venv", "--without-pip", folder.name)
+        python = pathlib.Path(folder.name, "bin/python")
+        site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
+        # The fresh environment sees the packages of the other.
+        pathlib.Path(site.strip(), "other.pth").write_text("\n".join(self.packages) + "\n")
+        run(python, "-m", "pip", "install", "--no-index", "--no-deps", "--no-build-isolation",
+            "--quiet", *(f"--config-settings={setting}" for setting in settings), ROOT)
+        # -I: what is imported is what was installed, not a folder at hand.
+        where = run(python, "-I", "-c", "import penstock; print(penstock.__file__)")
+        self.assertTrue(where.startswith(os.path.realpath(folder.name)), where)
+        example = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+        run(python, "-I", "-c", example.group(1))
+        return python
+
     def test_installs_into_a_fresh_environment_and_passes_its_tests(self):
-        with tempfile.TemporaryDirectory(prefix="penstock_python.") as folder:
-            run(self.python, "-m", "venv", "--without-pip", folder)
-            python = pathlib.Path(folder, "bin/python")
-            site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
-            # The fresh environment sees the packages of the other.
-            pathlib.Path(site.strip(), "other.pth").write_text("\n".join(self.packages) + "\n")
-            run(python, "-m", "pip", "install", "--no-index", "--no-deps",
-                "--no-build-isolation", "--quiet",
-                f"--config-settings=cmake.define.penstock_DIR={BUILD}", ROOT)
-            # -I: what is imported is what was installed, not a folder at hand.
-            where = run(python, "-I", "-c", "import penstock; print(penstock.__file__)")
-            self.assertTrue(where.startswith(os.path.realpath(folder)), where)
-            example = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-            run(python, "-I", "-c", example.group(1))
-            run(python, "-I", "-m", "pytest", "-q", "-p", "no:cacheprovider",
-                ROOT / "python/tests", folder=folder)
+        python = self.install(f"cmake.define.penstock_DIR={BUILD}")
+        run(python, "-I", "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "python/tests",
+            folder=python.parent)
+
+    def test_installs_from_the_clone(self):
+        if BUILD.resolve() != ROOT / "build":
+            self.skipTest(f"{BUILD} is not the folder that a clone is built in")
+        # The folder of the test above remembers where its libraries were.
+        with tempfile.TemporaryDirectory(prefix="penstock_module.") as folder:
+            self.install(f"build-dir={folder}")
 
 
 if __name__ == "__main__":

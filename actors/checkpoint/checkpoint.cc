@@ -162,7 +162,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path) {
   Checkpoint checkpoint;
   checkpoint.path_ = path;
   std::error_code error;
-  if (!fs::exists(path, error)) return absl::NotFoundError(StrCat(path, ": is not there"));
+  if (!fs::exists(path, error)) return absl::NotFoundError(StrCat(path, ": no such checkpoint"));
   if (!fs::is_directory(path, error)) {
     ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(path));
     RETURN_IF_ERROR(checkpoint.AddFile(std::move(file)));

@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "fmt/format.h"
 
+#include "actors/checkpoint/checkpoint.h"
 #include "actors/checkpoint/durable_file.h"
 #include "base/device.h"
 #include "base/status_macros.h"
@@ -88,6 +89,14 @@ std::string CheckpointFolder::PathOf(const std::string& path, int64_t step) {
 std::string CheckpointFolder::NewestOr(const std::string& path) {
   const absl::StatusOr<std::vector<int64_t>> steps = Steps(path);
   return steps.ok() && !steps->empty() ? PathOf(path, steps->back()) : path;
+}
+
+bool CheckpointFolder::IsCheckpoint(const std::string& path) {
+  const absl::StatusOr<std::vector<int64_t>> steps = Steps(path);
+  if (!steps.ok() || !steps->empty()) return false;
+  std::error_code error;
+  return fs::exists(fs::path(path) / CheckpointFileName(0, 1), error) ||
+         fs::exists(fs::path(path) / kIndexFile, error);
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointFolder>> CheckpointFolder::Open(const std::string& path,

@@ -28,6 +28,8 @@ class CheckpointFolder {
   static std::string PathOf(const std::string& path, int64_t step);
   // The last one in a folder of checkpoints; `path` itself if it is something else.
   static std::string NewestOr(const std::string& path);
+  // Whether `path` is itself a checkpoint: a folder with the files of one, and no folder of others.
+  static bool IsCheckpoint(const std::string& path);
 
   // Creates the folder if need be, and removes what runs that were killed have left. The last
   // `keep` checkpoints stay. kAlreadyExists: another run writes into it.

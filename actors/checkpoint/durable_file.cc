@@ -22,9 +22,7 @@ constexpr uint64_t kMaxWrite = uint64_t{8} << 20;
 }  // namespace
 
 absl::Status FileError(const std::string& path, std::string_view what, int error) {
-  const std::string message = StrCat(path, ": ", what, " (", strerror(error), ")");
-  const bool is_full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  return is_full ? absl::ResourceExhaustedError(message) : absl::UnavailableError(message);
+  return absl::UnavailableError(StrCat(path, ": ", what, " (", strerror(error), ")"));
 }
 
 absl::StatusOr<DurableFile> DurableFile::Create(const std::string& path) {

@@ -1,7 +1,6 @@
 // Files and folders that survive a crash: what is written lies on the disk when a call returns OK.
 //
-// Errors begin with the path and give the system's reason: kResourceExhausted if the disk is full,
-// otherwise kUnavailable.
+// Errors are kUnavailable, begin with the path and give the system's reason.
 //
 // Thread rule: external synchronisation.
 

@@ -74,7 +74,8 @@ TEST(DurableFileTest, ErrorsNameThePathAndTheReason) {
   EXPECT_THAT(ToStd(again.message()), HasSubstr(path + ": cannot be created (File exists)"));
   EXPECT_EQ(Text(path), "one");
   EXPECT_FALSE(SyncFolder(folder.Path("other")).ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(FileError(path, "cannot be written", ENOSPC)));
+  EXPECT_EQ(FileError(path, "cannot be written", ENOSPC),
+            absl::UnavailableError(path + ": cannot be written (No space left on device)"));
 }
 
 }  // namespace

@@ -102,6 +102,18 @@ def test_fetches_own_their_memory_and_are_not_copied():
     assert not np.shares_memory(view, np.array(view, copy=True))
 
 
+def test_torch_takes_a_view():
+    torch = pytest.importorskip("torch")
+    with start(seed=1) as session:
+        tensor = session.run({"x": x_of()})["y"]
+        view = torch.from_dlpack(tensor)
+        assert view.data_ptr() == tensor.numpy().ctypes.data
+        np.testing.assert_array_equal(view.numpy(), tensor.numpy())
+        # And gives one.
+        x = torch.from_numpy(x_of())
+        np.testing.assert_array_equal(session.run({"x": x})["y"], tensor.numpy())
+
+
 def test_a_copy_is_made_only_where_it_may_be():
     tensor = penstock.Tensor.zeros((2, 3))
     assert np.shares_memory(tensor.__array__(copy=False), tensor.numpy())
