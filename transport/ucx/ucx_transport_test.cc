@@ -17,13 +17,13 @@
 #include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include <ucp/api/ucp.h>
 
 #include "base/collective.h"
 #include "base/device.h"
 #include "base/stream_copy.h"
 #include "base/strings.h"
 #include "tests/support/collective_reference.h"
+#include "tests/support/raw_ucx_worker.h"
 #include "tests/support/transport_conformance.h"
 #include "tests/support/ucx_transports.h"
 #include "transport/collective.h"
@@ -446,6 +446,79 @@ TEST(UcxTransportTest, AnUrgentMessageOvertakesLongOnesOverANetwork) {
   for (const std::vector<uint8_t>& received : long_ones) EXPECT_EQ(received, sent);
 }
 
+// An urgent message from another peer, to the same device or another one of its process, stops a
+// long one that is under way: both use the same link.
+TEST(UcxTransportTest, AnUrgentMessageOvertakesALongOneOfAnotherPeer) {
+  const TransportsGuard guard("tcp");
+  constexpr size_t kChunk = transport::ucx::kNetworkChunkBytes;
+  constexpr size_t kBytes = 32 * kChunk;
+  constexpr size_t kUrgentBytes = 10 * kChunk;
+  const std::vector<uint8_t> sent(kBytes, 7);
+  for (const uint32_t urgent_to : {2, 3}) {
+    UcxFabric fabric({.num_devices = 4, .generation = kGeneration, .num_channels = 2}, 2);
+    std::vector<uint8_t> long_one(kBytes);
+    std::vector<uint8_t> urgent(kUrgentBytes);
+    Request sends[2], recvs[2];
+    const auto drive_until = [&fabric](const std::function<bool()>& is_reached) {
+      return DriveUntil(fabric.endpoint(0), [&] {
+        for (uint32_t device = 1; device < 4; ++device) fabric.endpoint(device).Progress();
+        return is_reached();
+      });
+    };
+    const auto num_chunks = [&long_one] {
+      int num_begun = 0;
+      for (size_t at = 0; at < kBytes; at += kChunk) num_begun += HasBegun(long_one, at);
+      return num_begun;
+    };
+    fabric.endpoint(2).Recv(0, {kGeneration, 1, 0}, long_one.data(), kBytes, &recvs[0]);
+    fabric.endpoint(0).Send(2, {kGeneration, 1, 0}, sent.data(), kBytes, kNoFlags, &sends[0]);
+    ASSERT_TRUE(drive_until([&] { return num_chunks() > 2; }));
+    fabric.endpoint(urgent_to).Recv(1, {kGeneration, 0, 0}, urgent.data(), kUrgentBytes, &recvs[1]);
+    fabric.endpoint(1).Send(urgent_to, {kGeneration, 0, 0}, sent.data(), kUrgentBytes, kNoFlags,
+                            &sends[1]);
+    ASSERT_TRUE(drive_until([&] { return HasBegun(urgent); }));
+    const int num_before = num_chunks();
+    ASSERT_TRUE(drive_until([&] { return recvs[1].is_done(); }));
+    EXPECT_LE(num_chunks() - num_before, 4) << "to device " << urgent_to;
+    ASSERT_TRUE(drive_until([&] { return recvs[0].is_done() && sends[0].is_done(); }));
+    EXPECT_EQ(long_one, sent);
+  }
+}
+
+// A peer that fails leaves its share of the link to the others.
+TEST(UcxTransportTest, TheChunksOfAFailedPeerMakeRoom) {
+  const TransportsGuard guard("tcp");
+  constexpr size_t kBytes = 8 * transport::ucx::kNetworkChunkBytes;
+  UcxFabric fabric({.num_devices = 3, .generation = kGeneration, .num_channels = 2}, 1);
+  const std::vector<uint8_t> sent(kBytes, 7);
+  std::vector<uint8_t> received[2] = {std::vector<uint8_t>(kBytes), std::vector<uint8_t>(kBytes)};
+  Request sends[2], recvs[2];
+  Endpoint& to = fabric.endpoint(2);
+  for (uint32_t from : {0, 1}) {
+    to.Recv(from, {kGeneration, from, 0}, received[from].data(), kBytes, &recvs[from]);
+    fabric.endpoint(from).Send(2, {kGeneration, from, 0}, sent.data(), kBytes, kNoFlags,
+                               &sends[from]);
+  }
+  ASSERT_TRUE(DriveUntil(to, [&] {
+    fabric.endpoint(0).Progress();
+    return HasBegun(received[0]);
+  }));
+  // From here on device 0, which is the more urgent, does not answer.
+  for (int polls = 0; polls < 1000; ++polls) {
+    to.Progress();
+    fabric.endpoint(1).Progress();
+  }
+  EXPECT_EQ(recvs[1].state, Request::State::kPending);
+  fabric.transport(2).FailPeer(0, absl::AbortedError("killed"));
+  ASSERT_TRUE(DriveUntil(to, [&] {
+    fabric.endpoint(1).Progress();
+    return recvs[0].is_done() && recvs[1].is_done();
+  }));
+  EXPECT_EQ(recvs[0].status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(recvs[1].status, absl::OkStatus());
+  EXPECT_EQ(received[1], sent);
+}
+
 // Into a register, and shown; of lengths with a short last chunk, a long one, and none.
 TEST(UcxTransportTest, ChunksGiveTheBytesOfTheirMessage) {
   const TransportsGuard guard("tcp");
@@ -602,58 +675,6 @@ TEST(UcxTransportTest, ChecksItsOptions) {
 
 // --- Forged messages -----------------------------------------------------------------------------
 
-// A UCX worker that sends arbitrary messages to a device.
-class ForgingSender {
- public:
-  explicit ForgingSender(const std::string& worker_address) {
-    ucp_config_t* config = nullptr;
-    EXPECT_EQ(ucp_config_read(nullptr, nullptr, &config), UCS_OK);
-    EXPECT_EQ(ucp_config_modify(config, "TLS", "tcp"), UCS_OK);
-    ucp_params_t params = {};
-    params.field_mask = UCP_PARAM_FIELD_FEATURES;
-    params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
-    EXPECT_EQ(ucp_init(&params, config, &context_), UCS_OK);
-    ucp_config_release(config);
-    ucp_worker_params_t worker = {};
-    EXPECT_EQ(ucp_worker_create(context_, &worker, &worker_), UCS_OK);
-    ucp_ep_params_t ep = {};
-    ep.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
-    ep.address = reinterpret_cast<const ucp_address_t*>(worker_address.data());
-    ep.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-    EXPECT_EQ(ucp_ep_create(worker_, &ep, &ep_), UCS_OK);
-  }
-
-  ~ForgingSender() {
-    ucp_request_param_t param = {};
-    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-    ucs_status_ptr_t request = ucp_ep_close_nbx(ep_, &param);
-    if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
-    ucp_worker_destroy(worker_);
-    ucp_cleanup(context_);
-  }
-
-  // `header` and `data` stay until the sender is destroyed.
-  void Send(unsigned id, const void* header, size_t header_bytes, const void* data,
-            size_t num_bytes) {
-    ucp_request_param_t param = {};
-    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    param.flags =
-        num_bytes > transport::ucx::kMaxEagerBytes ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
-    ucs_status_ptr_t request =
-        ucp_am_send_nbx(ep_, id, header, header_bytes, data, num_bytes, &param);
-    EXPECT_FALSE(UCS_PTR_IS_ERR(request));
-    if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
-  }
-
-  void Progress() { ucp_worker_progress(worker_); }
-
- private:
-  ucp_context_h context_ = nullptr;
-  ucp_worker_h worker_ = nullptr;
-  ucp_ep_h ep_ = nullptr;
-};
-
 TEST(UcxTransportTest, WhatDoesNotFitIsDroppedAndCounted) {
   using namespace transport::ucx;
   const TransportsGuard guard("tcp");
@@ -662,7 +683,7 @@ TEST(UcxTransportTest, WhatDoesNotFitIsDroppedAndCounted) {
   ASSERT_EQ(mine->Connect(1, other->LocalAddress()), absl::OkStatus());
   Endpoint& endpoint = **mine->OpenEndpoint(0);
   const ProcessAddress address = *DecodeAddress(mine->LocalAddress());
-  ForgingSender forger(address.devices[0].worker);
+  RawUcxWorker forger(address.devices[0].worker);
 
   uint64_t received = 0;
   Request recv;
@@ -730,6 +751,22 @@ TEST(UcxTransportTest, WhatDoesNotFitIsDroppedAndCounted) {
     return mine->stats().dropped == num_dropped + 1;
   }));
   EXPECT_EQ(mine->stats().messages, 1u);
+
+  // One that was sent earlier and arrives later comes through as well, and its replay does not.
+  MessageHeader late = good;
+  late.serial = good.serial - 1;
+  late.sequence = good.sequence + 1;
+  Request late_recv;
+  endpoint.Recv(1, {kGeneration, 2, late.sequence}, &received, 8, &late_recv);
+  for (const uint64_t num_replays : {0, 1}) {
+    forger.Send(kMessageId, &late, sizeof(late), bytes.data(), 8);
+    ASSERT_TRUE(DriveUntil(endpoint, [&] {
+      forger.Progress();
+      return late_recv.is_done() && mine->stats().dropped == num_dropped + 1 + num_replays;
+    }));
+  }
+  EXPECT_EQ(late_recv.status, absl::OkStatus());
+  EXPECT_EQ(mine->stats().messages, 2u);
 }
 
 }  // namespace
