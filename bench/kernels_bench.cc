@@ -48,23 +48,32 @@ void Register(const std::string& name, std::string op, graph::Attributes attribu
       [spec = std::move(spec), flops](benchmark::State& state) { RunKernel(state, spec, flops); });
 }
 
-void RegisterProducts(int64_t tokens, int64_t width) {
+// Gradients of weights are f32, whatever the operands are.
+void RegisterProducts(int64_t tokens, int64_t width, DType dtype) {
   struct Product {
     int64_t m, n, k;
   };
+  const std::string suffix =
+      dtype == DType::kF32 ? std::string() : fmt::format("_{}", penstock::Name(dtype));
+  graph::Attributes weight_grad = {{"transpose_a", true}};
+  if (dtype != DType::kF32) weight_grad.Set("dtype", DType::kF32);
   for (const auto& [m, n, k] :
        {Product{tokens, 3 * width, width}, Product{tokens, 4 * width, width},
         Product{tokens, width, 4 * width}}) {
     const double flops = 2.0 * static_cast<double>(m * n * k);
-    const std::string sizes = fmt::format("{}x{}x{}", m, n, k);
-    Register("matmul/" + sizes, "matmul", {}, {Whole({m, k}), Whole({k, n})}, {Whole({m, n})},
-             flops);
-    Register("matmul_input_grad/" + sizes, "matmul", {{"transpose_b", true}},
-             {Whole({m, n}), Whole({k, n})}, {Whole({m, k})}, flops);
-    Register("matmul_weight_grad/" + sizes, "matmul", {{"transpose_a", true}},
-             {Whole({m, k}), Whole({m, n})}, {Whole({k, n})}, flops);
+    const TileDesc x = Whole({m, k}, dtype);
+    const TileDesc w = Whole({k, n}, dtype);
+    const TileDesc y = Whole({m, n}, dtype);
+    const auto name = [&](const char* what) {
+      return fmt::format("{}{}/{}x{}x{}", what, suffix, m, n, k);
+    };
+    Register(name("matmul"), "matmul", {}, {x, w}, {y}, flops);
+    Register(name("matmul_input_grad"), "matmul", {{"transpose_b", true}}, {y, w}, {x}, flops);
+    Register(name("matmul_weight_grad"), "matmul", weight_grad, {x, y}, {Whole({k, n})}, flops);
   }
-  const int64_t n = width;
+}
+
+void RegisterF64Product(int64_t tokens, int64_t n) {
   Register(fmt::format("matmul_f64/{}x{}x{}", tokens, n, n), "matmul", {},
            {Whole({tokens, n}, DType::kF64), Whole({n, n}, DType::kF64)},
            {Whole({tokens, n}, DType::kF64)}, 2.0 * static_cast<double>(tokens * n * n));
@@ -152,7 +161,9 @@ void RegisterNarrow() {
 void RegisterKernelBenchmarks() {
   const int64_t tokens = 2048;
   for (int64_t width : {256, 768}) {
-    RegisterProducts(tokens, width);
+    RegisterProducts(tokens, width, DType::kF32);
+    RegisterProducts(tokens, width, DType::kBF16);
+    RegisterF64Product(tokens, width);
     RegisterRows(tokens, width);
     RegisterRows(128, width);  // few rows: sums in blocks may not cost more
   }

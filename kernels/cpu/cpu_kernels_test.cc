@@ -13,7 +13,9 @@
 #include "gtest/gtest.h"
 
 #include "graph/op.h"
+#include "kernels/cpu/dot_gemm.h"
 #include "kernels/cpu/half_gemm.h"
+#include "kernels/cpu/onednn_matmul.h"
 #include "kernels/kernel.h"
 #include "tests/support/interpreter.h"
 #include "tests/support/kernel_case.h"
@@ -1051,24 +1053,30 @@ TEST(CpuKernelsTest, EveryTypeThatAnOperatorTakesHasAKernel) {
   EXPECT_GT(num_integer, 500);
 }
 
-// Of bf16 by the processor's dot product, where it has one, and by conversion; with sizes that fill
-// no tile, any strides, and more depth than is multiplied at a time.
+// Of bf16 in every way that this processor has, and by conversion; with sizes that fill no tile,
+// any strides, and more depth than is multiplied at a time.
 TEST(CpuKernelsTest, ProductsOf16BitsAreAddedUpInF32) {
   struct Sizes {
     int64_t m, n, k;
   };
+  const bool has_onednn = OneDnnBf16Unit() != Bf16Unit::kNone;
   for (const auto& [m, n, k] : {Sizes{1, 1, 1}, Sizes{7, 13, 9}, Sizes{100, 70, 1029},
                                 Sizes{13, 400, 64}, Sizes{130, 65, 513}}) {
-    for (int layout = 0; layout < 8; ++layout) {
+    for (int layout = 0; layout < 16; ++layout) {
       const bool is_a_transposed = (layout & 1) != 0;
       const bool is_b_transposed = (layout & 2) != 0;
       const bool is_c_transposed = (layout & 4) != 0;
-      const auto matrix = [](auto* data, int64_t rows, int64_t columns, bool is_transposed) {
+      // Rows, or columns, that are parts of longer ones.
+      const int64_t gap = (layout & 8) != 0 ? 5 : 0;
+      const auto matrix = [gap](auto* data, int64_t rows, int64_t columns, bool is_transposed) {
         using T = std::remove_pointer_t<decltype(data)>;
-        return is_transposed ? StridedMatrix<T>{data, 1, rows} : StridedMatrix<T>{data, columns, 1};
+        return is_transposed ? StridedMatrix<T>{data, 1, rows + gap}
+                             : StridedMatrix<T>{data, columns + gap, 1};
       };
-      std::vector<BFloat16> a(m * k), b(k * n), rounded(m * n, ToBFloat16(0.5f));
-      std::vector<float> exact(m * n, 0.5f), converted(m * n, 0.5f);
+      const auto room = [gap](int64_t rows, int64_t columns) {
+        return static_cast<size_t>((rows + gap) * (columns + gap));
+      };
+      std::vector<BFloat16> a(room(m, k)), b(room(k, n)), begin16(room(m, n), ToBFloat16(0.5f));
       for (size_t i = 0; i < a.size(); ++i) a[i] = ToBFloat16(static_cast<float>(i % 37) / 8 - 2);
       for (size_t i = 0; i < b.size(); ++i) b[i] = ToBFloat16(static_cast<float>(i % 29) / 8 - 2);
       const auto left = matrix(static_cast<const BFloat16*>(a.data()), m, k, is_a_transposed);
@@ -1080,12 +1088,31 @@ TEST(CpuKernelsTest, ProductsOf16BitsAreAddedUpInF32) {
       void* workspace = bytes.data();
       size_t space = bytes.size();
       ASSERT_NE(std::align(64, num_bytes, workspace, space), nullptr);
-      HalfGemm<BFloat16, float>(m, n, k, left, right, matrix(exact.data(), m, n, is_c_transposed),
-                                true, workspace);
-      HalfGemm<BFloat16, BFloat16>(m, n, k, left, right,
-                                   matrix(rounded.data(), m, n, is_c_transposed), true, workspace);
-      ConvertedGemm<BFloat16, float>(
-          m, n, k, left, right, matrix(converted.data(), m, n, is_c_transposed), true, workspace);
+      // Each has other values between its results, which must stay.
+      std::vector<std::vector<float>> exact(4, std::vector<float>(room(m, n), 0.5f));
+      std::vector<std::vector<BFloat16>> rounded(3, begin16);
+      const auto result = [&](auto& values) {
+        return matrix(values.data(), m, n, is_c_transposed);
+      };
+      HalfGemm<BFloat16, float>(m, n, k, left, right, result(exact[0]), true, workspace);
+      HalfGemm<BFloat16, BFloat16>(m, n, k, left, right, result(rounded[0]), true, workspace);
+      ConvertedGemm<BFloat16, float>(m, n, k, left, right, result(exact[1]), true, workspace);
+      if (has_onednn) {
+        ASSERT_TRUE(OneDnnMatmul<float>(m, n, k, left, right, result(exact[2]), true));
+        ASSERT_TRUE(OneDnnMatmul<BFloat16>(m, n, k, left, right, result(rounded[1]), true));
+      } else {
+        exact[2] = exact[0];
+        rounded[1] = rounded[0];
+      }
+      if (HasDotProduct()) {
+        DotGemm(m, n, k, left, right, result(exact[3]), true, workspace);
+        DotGemm(m, n, k, left, right, result(rounded[2]), true, workspace);
+      } else {
+        exact[3] = exact[0];
+        rounded[2] = rounded[0];
+      }
+      const StridedMatrix<float> c = result(exact[0]);
+      std::vector<float> expected(room(m, n), 0.5f);
       for (int64_t i = 0; i < m; ++i) {
         for (int64_t j = 0; j < n; ++j) {
           double sum = 0.5;
@@ -1094,14 +1121,43 @@ TEST(CpuKernelsTest, ProductsOf16BitsAreAddedUpInF32) {
                        ToFloat(left.data[i * left.row_stride + d * left.column_stride])) *
                    ToFloat(right.data[d * right.row_stride + j * right.column_stride]);
           }
-          const int64_t at = is_c_transposed ? j * m + i : i * n + j;
           // All terms are multiples of 1/64, so that sums are exact.
-          ASSERT_EQ(exact[at], static_cast<float>(sum))
-              << m << " " << n << " " << k << " " << layout;
-          ASSERT_EQ(converted[at], static_cast<float>(sum));
-          ASSERT_EQ(rounded[at].bits, ToBFloat16(static_cast<float>(sum)).bits);
+          expected[i * c.row_stride + j * c.column_stride] = static_cast<float>(sum);
         }
       }
+      for (size_t at = 0; at < expected.size(); ++at) {
+        for (const std::vector<float>& values : exact) {
+          ASSERT_EQ(values[at], expected[at]) << m << " " << n << " " << k << " " << layout;
+        }
+        for (const std::vector<BFloat16>& values : rounded) {
+          ASSERT_EQ(values[at].bits, ToBFloat16(expected[at]).bits)
+              << m << " " << n << " " << k << " " << layout;
+        }
+      }
+    }
+  }
+}
+
+// oneDNN leaves to others what it would have to copy or to loop over.
+TEST(CpuKernelsTest, OneDnnMultipliesContiguousRowsOrColumns) {
+  const std::vector<BFloat16> a(64, ToBFloat16(1));
+  std::vector<float> c(4, 7);
+  EXPECT_FALSE(OneDnnMatmul<float>(2, 2, 4, {a.data(), 16, 2}, {a.data(), 2, 1}, {c.data(), 2, 1},
+                                   /*accumulate=*/false));
+  EXPECT_EQ(c, std::vector<float>(4, 7));
+  if (OneDnnBf16Unit() == Bf16Unit::kNone) return;
+  EXPECT_TRUE(OneDnnMatmul<float>(2, 2, 4, {a.data(), 16, 1}, {a.data(), 2, 1}, {c.data(), 2, 1},
+                                  /*accumulate=*/false));
+  EXPECT_EQ(c, std::vector<float>(4, 4));
+}
+
+TEST(CpuKernelsTest, LargeProductsGoThroughOneDnn) {
+  for (const Bf16Unit unit : {Bf16Unit::kTiles, Bf16Unit::kDotProduct, Bf16Unit::kNone}) {
+    for (const bool has_dot_product : {true, false}) {
+      const Bf16Product own = has_dot_product ? Bf16Product::kDot : Bf16Product::kConverted;
+      EXPECT_EQ(ChooseBf16Product(unit, has_dot_product, 16, 16, 16), own);
+      EXPECT_EQ(ChooseBf16Product(unit, has_dot_product, 256, 16, 256),
+                unit == Bf16Unit::kNone ? own : Bf16Product::kOneDnn);
     }
   }
 }

@@ -6,6 +6,7 @@
 
 #include "base/half.h"
 #include "kernels/cpu/onednn.h"
+#include "kernels/cpu/onednn_matmul.h"
 #include "kernels/cpu/simd.h"
 
 namespace penstock::kernels {
@@ -136,7 +137,7 @@ void Clear(int64_t m, int64_t n, const StridedMatrix<T>& c) {
   }
 }
 
-// Whether oneDNN can read rows x columns as stored, or, when not, transposed.
+// Whether rows are contiguous.
 bool IsRowMajor(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride) {
   return (column_stride == 1 || columns == 1) && (row_stride >= columns || rows == 1);
 }
@@ -189,15 +190,23 @@ void PackedGemm(int64_t m, int64_t n, int64_t k, StridedMatrix<const T> a, Strid
   }
 }
 
+// A dimension of one element has any stride; oneDNN wants one that holds a row.
+std::optional<RowMajor> AsRowMajor(int64_t rows, int64_t columns, int64_t row_stride,
+                                   int64_t column_stride) {
+  if (IsRowMajor(rows, columns, row_stride, column_stride)) {
+    return RowMajor{.is_transposed = false, .stride = std::max(row_stride, columns)};
+  }
+  if (IsRowMajor(columns, rows, column_stride, row_stride)) {
+    return RowMajor{.is_transposed = true, .stride = std::max(column_stride, rows)};
+  }
+  return std::nullopt;
+}
+
 bool HasUnitStrides(int64_t m, int64_t n, int64_t k, const StridedMatrix<const float>& a,
                     const StridedMatrix<const float>& b, const StridedMatrix<float>& c) {
-  const bool is_a = IsRowMajor(m, k, a.row_stride, a.column_stride) ||
-                    IsRowMajor(k, m, a.column_stride, a.row_stride);
-  const bool is_b = IsRowMajor(k, n, b.row_stride, b.column_stride) ||
-                    IsRowMajor(n, k, b.column_stride, b.row_stride);
-  const bool is_c = IsRowMajor(m, n, c.row_stride, c.column_stride) ||
-                    IsRowMajor(n, m, c.column_stride, c.row_stride);
-  return is_a && is_b && is_c;
+  return AsRowMajor(m, k, a.row_stride, a.column_stride).has_value() &&
+         AsRowMajor(k, n, b.row_stride, b.column_stride).has_value() &&
+         AsRowMajor(m, n, c.row_stride, c.column_stride).has_value();
 }
 
 // Where c is transposed, b' is the first operand.
@@ -211,6 +220,7 @@ bool MayPack(int64_t m, int64_t n, int64_t k, const StridedMatrix<const float>& 
 void PrepareGemm(DType dtype) {
   // Floats of 16 bits may be multiplied as f32 (half_gemm.h).
   if (dtype == DType::kF32 || IsHalf(dtype)) PrepareOneDnnGemm();
+  if (dtype == DType::kBF16) PrepareOneDnnMatmul();
 }
 
 template <typename T>
@@ -218,25 +228,22 @@ void Gemm(int64_t m, int64_t n, int64_t k, StridedMatrix<const T> a, StridedMatr
           StridedMatrix<T> c, bool accumulate, void* workspace) {
   if (m == 0 || n == 0) return;
   if constexpr (std::is_same_v<T, float>) {
-    if (k > 0 && HasUnitStrides(m, n, k, a, b, c)) {
-      if (!IsRowMajor(m, n, c.row_stride, c.column_stride)) {
-        // c' = b' a'.
+    const std::optional<RowMajor> left = AsRowMajor(m, k, a.row_stride, a.column_stride);
+    const std::optional<RowMajor> right = AsRowMajor(k, n, b.row_stride, b.column_stride);
+    const std::optional<RowMajor> result = AsRowMajor(m, n, c.row_stride, c.column_stride);
+    if (k > 0 && left.has_value() && right.has_value() && result.has_value()) {
+      if (result->is_transposed) {  // c' = b' a'
         Gemm<T>(n, m, k, {b.data, b.column_stride, b.row_stride},
                 {a.data, a.column_stride, a.row_stride}, {c.data, c.column_stride, c.row_stride},
                 accumulate, workspace);
         return;
       }
-      // A dimension of one element has any stride; oneDNN wants one that holds a row.
-      const bool transpose_a = !IsRowMajor(m, k, a.row_stride, a.column_stride);
-      if (transpose_a && m * n <= kMaxPackedResults) {
+      if (left->is_transposed && m * n <= kMaxPackedResults) {
         PackedGemm<T>(m, n, k, a, b, c, accumulate, workspace);
         return;
       }
-      const bool transpose_b = !IsRowMajor(k, n, b.row_stride, b.column_stride);
-      const int64_t lda = transpose_a ? std::max(a.column_stride, m) : std::max(a.row_stride, k);
-      const int64_t ldb = transpose_b ? std::max(b.column_stride, k) : std::max(b.row_stride, n);
-      OneDnnGemm(transpose_a, transpose_b, m, n, k, a.data, lda, b.data, ldb, c.data,
-                 std::max(c.row_stride, n), accumulate);
+      OneDnnGemm(left->is_transposed, right->is_transposed, m, n, k, a.data, left->stride, b.data,
+                 right->stride, c.data, result->stride, accumulate);
       return;
     }
   }

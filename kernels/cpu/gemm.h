@@ -12,8 +12,10 @@
 #ifndef PENSTOCK_KERNELS_CPU_GEMM_H_
 #define PENSTOCK_KERNELS_CPU_GEMM_H_
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "base/dtype.h"
 
@@ -26,6 +28,18 @@ struct StridedMatrix {
   int64_t row_stride = 0;
   int64_t column_stride = 1;
 };
+
+// A matrix whose rows are contiguous or, where it is transposed, its columns: what BLAS and oneDNN
+// read without a copy.
+struct RowMajor {
+  bool is_transposed = false;
+  int64_t stride = 0;  // from one row, or column, to the next: at least its length
+  friend auto operator<=>(const RowMajor&, const RowMajor&) = default;
+};
+
+// The matrix with these strides as a RowMajor, if it is one.
+std::optional<RowMajor> AsRowMajor(int64_t rows, int64_t columns, int64_t row_stride,
+                                   int64_t column_stride);
 
 // Bytes of workspace that a product of at most these sizes needs, or its transpose: Gemm computes
 // c' instead of c where that lies in rows. A multiple of 64.

@@ -1,8 +1,9 @@
 // Matrix products of floats of 16 bits, added up in f32, on one thread.
 //
-// bf16 on processors with its dot product (AVX512_BF16) goes by a packed product as in gemm.h whose
-// micro-kernel multiplies pairs along the depth. Everything else is converted to f32 in blocks and
-// multiplied by Gemm<float>.
+// bf16 on processors that multiply it (AVX512_BF16, AMX) goes through oneDNN, or, where that takes
+// long to start or does not read the strides, by a packed product as in gemm.h whose micro-kernel
+// multiplies pairs along the depth. Everything else is converted to f32 in blocks and multiplied by
+// Gemm<float>.
 //
 // Thread rule: any thread, each with its own workspace. Invariant: the order of summation depends
 // on m, n, k and the strides alone.
@@ -15,8 +16,20 @@
 
 #include "base/half.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/onednn_matmul.h"
 
 namespace penstock::kernels {
+
+// The ways to multiply bf16.
+enum class Bf16Product : uint8_t {
+  kDot,        // dot_gemm.h
+  kOneDnn,     // onednn_matmul.h
+  kConverted,  // ConvertedGemm
+};
+
+// The fastest way for a product of these sizes, given what oneDNN multiplies with on the processor
+// and whether DotGemm is compiled for it.
+Bf16Product ChooseBf16Product(Bf16Unit unit, bool has_dot_product, int64_t m, int64_t n, int64_t k);
 
 // As GemmWorkspaceBytes. T: BFloat16 or Float16; C: T or float.
 template <typename T, typename C>

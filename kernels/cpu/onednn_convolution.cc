@@ -42,45 +42,106 @@ struct CompiledPass {
   memory::desc scratchpad;
 };
 
-template <typename Primitive, typename Descriptor, typename... Hint>
-typename Primitive::primitive_desc Describe(const Descriptor& descriptor,
-                                            const dnnl::engine& engine, const Hint&... hint) {
+// What a pass of a convolution is made for, beside its layouts.
+struct Geometry {
+  explicit Geometry(const graph::ImageWindow& window)
+      : strides({window[0].stride, window[1].stride}),
+        dilation({window[0].dilation - 1, window[1].dilation - 1}),
+        low({window[0].low, window[1].low}),
+        high({window[0].high, window[1].high}) {}
+
+  memory::dims strides;
+  memory::dims dilation;
+  memory::dims low;
+  memory::dims high;
+};
+
+constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
+
+dnnl::primitive_attr UserScratchpad() {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  return typename Primitive::primitive_desc(descriptor, attributes, engine, hint...);
+  return attributes;
 }
 
-// The interface of oneDNN 2: descriptors of operations.
+using Layouts = std::array<memory::desc, 3>;  // of x, w and y
+using Forward = dnnl::convolution_forward;
+
+#if DNNL_VERSION_MAJOR >= 3
+
+// A layout that oneDNN chooses.
+memory::desc AnyLayout(const memory::desc& plain) {
+  return {plain.get_dims(), plain.get_data_type(), memory::format_tag::any};
+}
+
+Forward::primitive_desc DescribeForward(const dnnl::engine& engine, const Layouts& layouts,
+                                        const Geometry& g) {
+  const auto& [x, w, y] = layouts;
+  return {engine,
+          dnnl::prop_kind::forward_training,
+          kAlgorithm,
+          x,
+          w,
+          y,
+          g.strides,
+          g.dilation,
+          g.low,
+          g.high,
+          UserScratchpad()};
+}
+
+template <typename Backward>
+typename Backward::primitive_desc DescribeBackward(const dnnl::engine& engine,
+                                                   const Layouts& layouts, const Geometry& g,
+                                                   const Forward::primitive_desc& forward) {
+  const auto& [x, w, y] = layouts;
+  return {engine,  kAlgorithm,      x, w, y, g.strides, g.dilation, g.low, g.high,
+          forward, UserScratchpad()};
+}
+
+#else  // descriptors of operations
+
+memory::desc AnyLayout(const memory::desc& plain) {
+  return {plain.dims(), plain.data_type(), memory::format_tag::any};
+}
+
+Forward::primitive_desc DescribeForward(const dnnl::engine& engine, const Layouts& layouts,
+                                        const Geometry& g) {
+  const auto& [x, w, y] = layouts;
+  const Forward::desc descriptor(dnnl::prop_kind::forward_training, kAlgorithm, x, w, y, g.strides,
+                                 g.dilation, g.low, g.high);
+  return {descriptor, UserScratchpad(), engine};
+}
+
+template <typename Backward>
+typename Backward::primitive_desc DescribeBackward(const dnnl::engine& engine,
+                                                   const Layouts& layouts, const Geometry& g,
+                                                   const Forward::primitive_desc& forward) {
+  const auto& [x, w, y] = layouts;
+  const typename Backward::desc descriptor(kAlgorithm, x, w, y, g.strides, g.dilation, g.low,
+                                           g.high);
+  return {descriptor, UserScratchpad(), engine, forward};
+}
+
+#endif
+
 CompiledPass Compile(const ConvolutionShape& shape, ConvolutionPass pass, int64_t images,
                      const dnnl::engine& engine) {
-  std::array<memory::desc, 3> any = PlainLayouts(shape, images);
-  for (memory::desc& layout : any) {
-    layout = memory::desc(layout.dims(), layout.data_type(), memory::format_tag::any);
-  }
-  const auto& [x, w, y] = any;
-  const auto& [h, v] = shape.window;
-  const memory::dims strides = {h.stride, v.stride};
-  const memory::dims dilation = {h.dilation - 1, v.dilation - 1};
-  const memory::dims low = {h.low, v.low};
-  const memory::dims high = {h.high, v.high};
-  const auto algorithm = dnnl::algorithm::convolution_direct;
-  const auto forward = Describe<dnnl::convolution_forward>(
-      dnnl::convolution_forward::desc(dnnl::prop_kind::forward_training, algorithm, x, w, y,
-                                      strides, dilation, low, high),
-      engine);
+  Layouts layouts = PlainLayouts(shape, images);
+  for (memory::desc& layout : layouts) layout = AnyLayout(layout);
+  const Geometry geometry(shape.window);
+  const auto forward = DescribeForward(engine, layouts, geometry);
   switch (pass) {
     case ConvolutionPass::kInputGradient: {
       using Backward = dnnl::convolution_backward_data;
-      const auto made = Describe<Backward>(
-          Backward::desc(algorithm, x, w, y, strides, dilation, low, high), engine, forward);
+      const auto made = DescribeBackward<Backward>(engine, layouts, geometry, forward);
       return {Backward(made),
               {made.diff_src_desc(), made.weights_desc(), made.diff_dst_desc()},
               made.scratchpad_desc()};
     }
     case ConvolutionPass::kWeightGradient: {
       using Backward = dnnl::convolution_backward_weights;
-      const auto made = Describe<Backward>(
-          Backward::desc(algorithm, x, w, y, strides, dilation, low, high), engine, forward);
+      const auto made = DescribeBackward<Backward>(engine, layouts, geometry, forward);
       return {Backward(made),
               {made.src_desc(), made.diff_weights_desc(), made.diff_dst_desc()},
               made.scratchpad_desc()};
@@ -88,7 +149,7 @@ CompiledPass Compile(const ConvolutionShape& shape, ConvolutionPass pass, int64_
     case ConvolutionPass::kResult:
       break;
   }
-  return {dnnl::convolution_forward(forward),
+  return {Forward(forward),
           {forward.src_desc(), forward.weights_desc(), forward.dst_desc()},
           forward.scratchpad_desc()};
 }

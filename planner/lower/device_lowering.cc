@@ -208,7 +208,8 @@ absl::Status DeviceLowering::Add(const ScheduledNode& scheduled) {
   const NodePhase& phase = shared_.phases_[scheduled.node];
   const Node& node = graph_.node(scheduled.node);
   if (!phase.is_live || phase.is_leaf || phase.stage != stage_ || node.op->has_declared_type() ||
-      node.op->role() == graph::OpRole::kAssign) {
+      node.op->role() == graph::OpRole::kAssign ||
+      shared_.rounded_in_bucket_.contains(node.results[0])) {
     return absl::OkStatus();
   }
   if (scheduled.part != ScheduledNode::Part::kFinish) return AddNode(scheduled);

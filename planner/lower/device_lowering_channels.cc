@@ -15,48 +15,61 @@
 
 namespace penstock::planner::internal {
 
+// The sum of micro-batches of which the term is made, rounded into the term's buffer.
+absl::Status DeviceLowering::AddRounding(ValueId term, int phase) {
+  const Node& cast = shared_.ProducerOf(term);
+  const ValueId sum = cast.operands[0];
+  ASSIGN_OR_RETURN(const TilePlan from, Tile(sum));
+  ASSIGN_OR_RETURN(const TilePlan to, Tile(term));
+  Buffer buffer;
+  buffer.bytes = from.num_bytes();
+  buffer.per_microbatch = false;
+  part_[sum] = program_.AddBuffer(buffer);
+  KernelPlan spec = {std::string(cast.op->name()), cast.attributes, {from}, {to}};
+  AddActor(phase, ActorKind::kKernel, graph_.value(term).name, std::move(spec),
+           {shared_.ShardingIndex(sum), shared_.ShardingIndex(term)}, kNone, {part_.at(sum)},
+           {part_.at(term)});
+  return absl::OkStatus();
+}
+
 absl::Status DeviceLowering::AddBuckets() {
   const bool per_microbatch = shared_.num_microbatches() == 1;
   for (size_t b = 0; b < shared_.buckets_.size(); ++b) {
     const Bucket& bucket = shared_.buckets_[b];
     if (bucket.stage != stage_) continue;
     const uint32_t target = shared_.bucket_collectives_[b];
+    const bool scatters = bucket.kind == CollectiveKind::kReduceScatter;
+    const std::string name = absl::StrCat(scatters ? "scatter" : "reduce", " gradients ", b);
+    const int phase = FloatingPhase(name, per_microbatch);
     Buffer buffer;
     buffer.per_microbatch = per_microbatch;
-    if (bucket.kind == CollectiveKind::kReduceScatter) {
-      std::vector<int> wholes, parts;
-      for (NodeId id : bucket.nodes) {
-        const ValueId term = graph_.node(id).operands[0];
-        const ValueId part = graph_.node(id).results[0];
-        ASSIGN_OR_RETURN(const TilePlan whole_tile, Tile(term));
+    std::vector<int> inputs, outputs;
+    if (!scatters) inputs = outputs = {program_.AddBuffer(buffer)};
+    for (NodeId id : bucket.nodes) {
+      const ValueId term = graph_.node(id).operands[0];
+      const ValueId part = graph_.node(id).results[0];
+      ASSIGN_OR_RETURN(const TilePlan whole_tile, Tile(term));
+      if (scatters) {
         ASSIGN_OR_RETURN(const TilePlan tile, Tile(part));
         buffer.bytes = whole_tile.num_bytes();
-        wholes.push_back(program_.AddBuffer(buffer));
-        part_[term] = wholes.back();
+        inputs.push_back(program_.AddBuffer(buffer));
+        part_[term] = inputs.back();
         // Into the device's own part of the buffer.
         const std::optional<uint64_t> offset = ContiguousOffset(whole_tile, tile);
         if (!offset.has_value()) {
           return absl::InternalError(
               absl::StrCat("the parts of %", graph_.value(term).name, " are not contiguous"));
         }
-        parts.push_back(program_.AddView(wholes.back(), shared_.ViewIndex(term, part), *offset,
-                                         tile.num_bytes()));
-        scattered_part_[part] = parts.back();
+        outputs.push_back(program_.AddView(inputs.back(), shared_.ViewIndex(term, part), *offset,
+                                           tile.num_bytes()));
+        scattered_part_[part] = outputs.back();
+      } else {
+        part_[term] = program_.AddPart(inputs[0], whole_tile.num_bytes());
       }
-      const std::string name = absl::StrCat("scatter gradients ", b);
-      AddActor(FloatingPhase(name, per_microbatch), ActorKind::kCollective, name, {}, {}, target,
-               std::move(wholes), std::move(parts));
-      continue;
+      if (shared_.rounded_in_bucket_.contains(term)) RETURN_IF_ERROR(AddRounding(term, phase));
     }
-    const int whole = program_.AddBuffer(buffer);
-    for (NodeId id : bucket.nodes) {
-      const ValueId term = graph_.node(id).operands[0];
-      ASSIGN_OR_RETURN(const TilePlan tile, Tile(term));
-      part_[term] = program_.AddPart(whole, tile.num_bytes());
-    }
-    const std::string name = absl::StrCat("reduce gradients ", b);
-    AddActor(FloatingPhase(name, per_microbatch), ActorKind::kCollective, name, {}, {}, target,
-             {whole}, {whole});
+    AddActor(phase, ActorKind::kCollective, name, {}, {}, target, std::move(inputs),
+             std::move(outputs));
   }
   return absl::OkStatus();
 }

@@ -81,6 +81,7 @@ class DeviceLowering {
                 std::vector<uint32_t> shardings, uint32_t target, std::vector<int> inputs,
                 std::vector<int> outputs, int after = -1);
   absl::Status AddStates();
+  absl::Status AddRounding(ValueId term, int phase);
   absl::Status AddBuckets();
   absl::Status AddSubBatches();
   bool LieSideBySide(const Node& join) const;

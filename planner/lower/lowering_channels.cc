@@ -78,6 +78,30 @@ absl::Status Lowering::NumberReceptions() {
   return absl::OkStatus();
 }
 
+// Whether all of a step's backward passes complete the value, in place where it may lie in any
+// buffer, and one node alone reads it.
+bool Lowering::IsCompletedByBackward(ValueId value, int stage) const {
+  const NodePhase& phase = PhaseOf(value);
+  const graph::OpRole role = ProducerOf(value).op->role();
+  const bool is_returned =
+      std::any_of(graph_.returns().begin(), graph_.returns().end(),
+                  [&](const graph::Return& ret) { return ret.value == value; });
+  return users_[value].size() == 1 && !is_returned && RootOf(value) == value && !phase.is_leaf &&
+         !IsState(value) && phase.stage == stage && !CollectiveOf(role) &&
+         role != graph::OpRole::kJoinSubBatches && phase.key.per_microbatch &&
+         phase.key.level == 0 && phase.key.order != 0 &&
+         (num_microbatches() == 1 || !IsMadeOften(value));
+}
+
+// Sums of micro-batches are rounded once a step, where gradients are added up in 16 bits.
+bool Lowering::IsRoundedInBucket(ValueId term) const {
+  const Node& node = ProducerOf(term);
+  const NodePhase& phase = PhaseOf(term);
+  return node.op->name() == "cast" && phase.is_live && !phase.is_leaf &&
+         !phase.key.per_microbatch && users_[term].size() == 1 && RootOf(term) == term &&
+         IsCompletedByBackward(node.operands[0], phase.stage);
+}
+
 // A sum over devices of a gradient that is complete when its term is made, that only the update
 // reads, and whose term nobody else reads. One that is scattered as soon as it is made needs no
 // memory beyond its phase, so it stays there.
@@ -91,19 +115,13 @@ bool Lowering::CanBucket(NodeId id) const {
   }
   const ValueId term = node.operands[0];
   const ValueId result = node.results[0];
-  const Node& producer = ProducerOf(term);
   const graph::Value& value = graph_.value(term);
-  if (users_[term].size() != 1 || RootOf(term) != term || PhaseOf(term).is_leaf || IsState(term) ||
-      PhaseOf(term).stage != phases_[id].stage || CollectiveOf(producer.op->role()) ||
-      producer.op->role() == graph::OpRole::kJoinSubBatches ||
-      value.sharding->partials.size() != 1 ||
+  if (PhaseOf(term).stage != phases_[id].stage || value.sharding->partials.size() != 1 ||
       value.sharding->partials[0].reduction != graph::Reduction::kSum ||
-      graph_.value(result).sharding->is_partial()) {
+      graph_.value(result).sharding->is_partial() ||
+      !(IsCompletedByBackward(term, phases_[id].stage) || IsRoundedInBucket(term))) {
     return false;
   }
-  const PhaseKey& made = PhaseOf(term).key;
-  if (!made.per_microbatch || made.level != 0 || made.order == 0) return false;
-  if (IsMadeOften(term) && num_microbatches() > 1) return false;
   for (const graph::Return& ret : graph_.returns()) {
     if (ret.value == result) return false;
   }
@@ -162,6 +180,8 @@ absl::Status Lowering::FormBuckets() {
     buckets_[bucket].nodes.push_back(id);
     buckets_[bucket].bytes += bytes;
     bucket_of_[id] = bucket;
+    const ValueId reduced = node.operands[0];
+    if (IsRoundedInBucket(reduced)) rounded_in_bucket_.insert(reduced);
   }
   // What is scattered last has a bucket to itself, since nothing hides it.
   std::vector<Bucket> last_of_each;

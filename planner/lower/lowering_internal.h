@@ -71,7 +71,8 @@ struct Assignment {
 
 // Gradient sums of one stage that are reduced or scattered by one collective, beside the phases.
 // Nothing is copied: what is reduced lies in one buffer, and what is scattered are several tensors
-// of the collective.
+// of the collective. Sums of micro-batches that are rounded first are rounded beside the phases,
+// too, right before the collective.
 struct Bucket {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::vector<NodeId> nodes;  // in the order in which their terms are made
@@ -144,6 +145,8 @@ class Lowering {
   // The collective of each group that moves the tensors of all these nodes.
   absl::StatusOr<std::vector<CollectiveSpec>> JoinCollectives(CollectiveKind kind,
                                                               const std::vector<NodeId>& nodes);
+  bool IsCompletedByBackward(ValueId value, int stage) const;
+  bool IsRoundedInBucket(ValueId term) const;
   bool CanBucket(NodeId id) const;
   absl::Status FormBuckets();
   absl::Status SizeBuffer(const Bucket& bucket, std::vector<CollectiveSpec>* specs) const;
@@ -256,6 +259,7 @@ class Lowering {
   std::vector<Groups> groups_;          // of each collective
   std::vector<Bucket> buckets_;
   std::map<NodeId, int> bucket_of_;
+  std::set<ValueId> rounded_in_bucket_;       // terms that are made with their collective
   std::vector<uint32_t> bucket_collectives_;  // of each bucket; the first of the plan
   std::vector<Assignment> assignments_;
   std::map<ValueId, std::vector<Assignment>> assignments_of_;  // of a new value

@@ -16,6 +16,14 @@ struct PhaseUse {
   uint32_t phase = 0;
   PhaseSpan span;
   bool writes_first = false;  // the first access there
+  // Nothing there touches it, but a floating phase that starts when the last instance is complete.
+  bool is_before = false;
+};
+
+// The actors of the lanes that a floating phase waits for, and that wait for it.
+struct Neighbours {
+  std::vector<uint32_t> before;
+  std::vector<uint32_t> after;
 };
 
 class UseFinder {
@@ -26,6 +34,7 @@ class UseFinder {
         num_microbatches_(num_microbatches),
         num_phases_(device.phases.size()),
         actor_spans_(FindActorSpans(device)) {
+    FindNeighbours();
     OrderPhases(order);
     FindReleases();
   }
@@ -59,6 +68,28 @@ class UseFinder {
  private:
   Lane LaneOf(uint32_t phase) const { return device_.phases[phase].lane; }
   uint32_t PhaseOf(uint32_t actor) const { return actor_spans_[actor].phase; }
+
+  // ---- Floating phases
+
+  // Of floating phases of several actors. (What is received waits for nothing here, and what is
+  // sent is awaited by nothing.)
+  void FindNeighbours() {
+    neighbours_.resize(num_phases_);
+    for (const ChannelPlan& channel : device_.channels) {
+      if (channel.reg == kNone || channel.initial > 0) continue;
+      const uint32_t from = PhaseOf(channel.producer);
+      const uint32_t to = PhaseOf(channel.consumer);
+      const auto has_actors = [this](uint32_t p) {
+        return LaneOf(p) == Lane::kFloating && device_.phases[p].num_actors > 1;
+      };
+      if (has_actors(to) && LaneOf(from) != Lane::kFloating) {
+        neighbours_[to].before.push_back(channel.producer);
+      }
+      if (has_actors(from) && LaneOf(to) != Lane::kFloating) {
+        neighbours_[from].after.push_back(channel.consumer);
+      }
+    }
+  }
 
   // ---- The sequence of phases
 
@@ -123,7 +154,7 @@ class UseFinder {
       const uint32_t to = PhaseOf(channel.consumer);
       if (LaneOf(from) != Lane::kFloating || LaneOf(to) != Lane::kPerStep) continue;
       if (channel.initial > 0 || device_.phases[to].per_microbatch) continue;
-      if (device_.phases[from].num_actors != 1 || rank_[to] >= NumTails()) continue;
+      if (rank_[to] >= NumTails()) continue;
       passes_to[from] = std::min(passes_to[from], rank_[to]);
     }
     for (const ChannelPlan& channel : device_.channels) {
@@ -214,7 +245,8 @@ class UseFinder {
   // ---- Uses of registers
 
   // Of each register: whether every floating phase that touches it gets it by a channel and passes
-  // it on by one, and no channel of it has tokens from the start.
+  // it on by one, or else lies between phases that it waits for and that wait for it, and no
+  // channel of it has tokens from the start.
   std::vector<bool> FindPassedOn() const {
     std::vector<std::vector<uint32_t>> comes(device_.registers.size());  // floating phases
     std::vector<std::vector<uint32_t>> goes(device_.registers.size());
@@ -238,8 +270,9 @@ class UseFinder {
             const auto has = [p](const std::vector<uint32_t>& list) {
               return std::find(list.begin(), list.end(), p) != list.end();
             };
-            const bool is_one = phase.num_actors == 1;
-            if (!is_one || !has(comes[operand.reg]) || !has(goes[operand.reg])) {
+            const auto& [before, after] = neighbours_[p];
+            if ((!has(comes[operand.reg]) && before.empty()) ||
+                (!has(goes[operand.reg]) && after.empty())) {
               is_passed_on[operand.reg] = false;
             }
           }
@@ -264,14 +297,33 @@ class UseFinder {
     const RegisterPlan& reg = device_.registers[r];
     const std::vector<Uses> always = {{.always = true}};
     if (reg.register_class == RegisterClass::kState || !is_passed_on) return always;
-    std::vector<PhaseUse> phases;
     std::vector<uint32_t> in_lanes;
+    std::vector<bool> is_used(num_phases_, false);  // by actors of the lanes
     for (const uint32_t a : actors) {
-      const uint32_t p = actor_spans_[a].phase;
-      if (LaneOf(p) == Lane::kFloating) continue;
+      if (LaneOf(PhaseOf(a)) == Lane::kFloating) continue;
       in_lanes.push_back(a);
+      is_used[PhaseOf(a)] = true;
+    }
+    const bool floats = in_lanes.size() != actors.size();
+    std::vector<bool> is_before(num_phases_, false);
+    for (const uint32_t a : actors) {
+      for (const uint32_t other : neighbours_[PhaseOf(a)].before) {
+        if (is_used[PhaseOf(other)]) continue;
+        is_before[PhaseOf(other)] = true;
+        in_lanes.push_back(other);
+      }
+      for (const uint32_t other : neighbours_[PhaseOf(a)].after) {
+        if (!is_used[PhaseOf(other)]) in_lanes.push_back(other);
+      }
+    }
+    std::sort(in_lanes.begin(), in_lanes.end());
+    in_lanes.erase(std::unique(in_lanes.begin(), in_lanes.end()), in_lanes.end());
+    std::vector<PhaseUse> phases;
+    for (const uint32_t a : in_lanes) {
+      const uint32_t p = PhaseOf(a);
       if (phases.empty() || phases.back().phase != p) {
-        phases.push_back({p, actor_spans_[a], Writes(a, r) && !Reads(a, r)});
+        const bool writes_first = is_before[p] || (Writes(a, r) && !Reads(a, r));
+        phases.push_back({p, actor_spans_[a], writes_first, is_before[p]});
       }
       // What is only read at the begin of the phase is there from before.
       PhaseSpan& span = phases.back().span;
@@ -279,7 +331,7 @@ class UseFinder {
       span.last = std::max(span.last, actor_spans_[a].last);
     }
     if (phases.empty()) return actors.empty() ? std::vector<Uses>(1) : always;
-    if (phases.size() == 1 && in_lanes.size() == actors.size()) {
+    if (phases.size() == 1 && !floats) {
       if (reg.register_class != RegisterClass::kWorkspace && !phases[0].writes_first) return always;
       return {WithinPhase(in_lanes, phases[0].span)};
     }
@@ -441,7 +493,7 @@ class UseFinder {
       int64_t first = INT64_MAX;
       int64_t last = -1;
       for (const PhaseUse& use : phases) {
-        first = std::min(first, PlaceOf(use.phase, false));
+        first = std::min(first, PlaceOf(use.phase, use.is_before));
         last = std::max(last, PlaceOf(use.phase, true));
       }
       mark(first, last);
@@ -455,6 +507,7 @@ class UseFinder {
   const uint32_t num_microbatches_;
   const size_t num_phases_;
   const std::vector<PhaseSpan> actor_spans_;
+  std::vector<Neighbours> neighbours_;                   // of each phase
   std::vector<std::pair<uint32_t, uint32_t>> sequence_;  // phase and micro-batch, compute lane
   std::vector<uint32_t> per_step_;                       // phases, in the order of the lane
   uint32_t num_heads_ = 0;                               // of per_step_

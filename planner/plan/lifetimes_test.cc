@@ -1,5 +1,6 @@
 #include "planner/plan/lifetimes.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -172,6 +173,73 @@ TEST(Lifetimes, OnlyTheBytesOfASlotThatHasBeenReadAreShared) {
   // While B of micro-batch 0 writes it, slot 1 waits.
   registers[late].offset = registers[h].offset + kBytes;
   EXPECT_THAT(std::string(Verify(plan).message()), HasSubstr("overlap"));
+}
+
+// The worked example with a floating phase that rounds the sum g to r and works on r before the
+// update reads it.
+struct RoundingExample {
+  Example base;
+  uint32_t r = 0;
+};
+
+RoundingExample MakeRoundingExample() {
+  constexpr uint32_t kMicrobatches = 2;
+  RoundingExample example{MakeExample(kMicrobatches, Alternating(kMicrobatches))};
+  Plan& plan = example.base.plan;
+  const uint32_t g = example.base.g;
+  DeviceBuilder device(&plan, 0);
+  const uint32_t r = device.AddRegister(RegisterClass::kChannel, kBytes, 1, false);
+  device.AddPhase("reduce", PhaseKind::kTransfer, Lane::kFloating, false);
+  const uint32_t round = device.AddKernel("r.round", {g}, {r});
+  const uint32_t reduce = device.AddKernel("r.reduce", {r}, {r});
+  // The update reads r instead of g.
+  std::vector<ActorPlan>& actors = plan.devices[0].actors;
+  const auto update = static_cast<uint32_t>(
+      std::find_if(actors.begin(), actors.end(),
+                   [](const ActorPlan& actor) { return actor.name == "w.update"; }) -
+      actors.begin());
+  actors[update].inputs[0].reg = r;
+  for (ChannelPlan& channel : plan.devices[0].channels) {
+    if (channel.consumer == update) channel.consumer = round;
+  }
+  device.Join(round, reduce, r);
+  device.AddChannel({reduce, update, r, 1, 1, 1, 0});
+  example.r = r;
+  return example;
+}
+
+TEST(Lifetimes, FloatingPhasesOfSeveralActorsRunBetweenTheirNeighbours) {
+  RoundingExample example = MakeRoundingExample();
+  Plan& plan = example.base.plan;
+  ASSERT_EQ(Verify(plan), absl::OkStatus());
+  const DeviceUses uses = UsesOf(plan);
+  EXPECT_FALSE(uses.registers[example.base.g][0].always);
+  // From where the last backward pass ends.
+  EXPECT_THAT(uses.registers[example.r][0].spans,
+              ElementsAre(PhaseSpan{kB, 1, 1}, PhaseSpan{kUpdate, 0, 0}));
+  std::vector<RegisterPlan>& registers = plan.devices[0].registers;
+  const uint64_t apart = registers[example.r].offset;
+  registers[example.r].offset = registers[example.base.h].offset;
+  EXPECT_EQ(Verify(plan), absl::OkStatus());
+  for (const uint32_t other : {example.base.t, example.base.g}) {
+    registers[example.r].offset = registers[other].offset;
+    EXPECT_THAT(std::string(Verify(plan).message()), HasSubstr("overlap"));
+  }
+  registers[example.r].offset = apart;
+  // The sum is there while later micro-batches have h.
+  registers[example.base.g].offset = registers[example.base.h].offset;
+  EXPECT_THAT(std::string(Verify(plan).message()), HasSubstr("overlap"));
+}
+
+TEST(Lifetimes, WhatAFloatingPhaseMakesForNobodyKeepsItsBytes) {
+  RoundingExample example = MakeRoundingExample();
+  std::vector<ChannelPlan>& channels = example.base.plan.devices[0].channels;
+  std::erase_if(channels, [&](const ChannelPlan& channel) {
+    return channel.reg == example.r && channel.producer != channel.consumer - 1;
+  });
+  const DeviceUses uses = UsesOf(example.base.plan);
+  EXPECT_TRUE(uses.registers[example.base.g][0].always);
+  EXPECT_TRUE(uses.registers[example.r][0].always);
 }
 
 TEST(Lifetimes, WithoutAStoredOrderNothingIsSharedAcrossPhases) {
