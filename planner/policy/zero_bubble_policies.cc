@@ -188,8 +188,12 @@ class GreedyPlan {
       }
       first_backward_ends = std::max(now, can_start) + Seconds(g, kB);
     }
+    // Fewer than the group before, unless that has all of them.
     for (size_t g = 1; g < num_groups_; ++g) {
-      while (more[g] > 0 && more[g] >= more[g - 1] && 1 + more[g] < num_microbatches_) --more[g];
+      const bool has_all = 1 + more[g - 1] == num_microbatches_;
+      while (more[g] > 0 && more[g] >= more[g - 1] && !(has_all && more[g] == more[g - 1])) {
+        --more[g];
+      }
     }
     for (size_t g = 0; g < num_groups_; ++g) {
       for (size_t i = 0; i < more[g]; ++i) Add(g, kF);

@@ -1,3 +1,4 @@
+#include <random>
 #include <string>
 #include <vector>
 
@@ -99,6 +100,26 @@ TEST(ZeroBubblePoliciesTest, PlannedOrdersKeepALimitOfMemory) {
   for (const double limit : {4.0, 5.0, 6.0}) {
     pipeline.memory_limit = limit;
     EXPECT_THAT(TimelineOf("zb-2p", pipeline).peak_activations, Each(Le(limit)));
+  }
+}
+
+// A slow stage leaves the one before it no time for the forwards that a fast one behind it has.
+TEST(ZeroBubblePoliciesTest, OrdersOfUnevenStagesAreComplete) {
+  std::mt19937_64 random(7);
+  std::uniform_real_distribution<double> seconds(0.1, 3);
+  for (int i = 0; i < 2000; ++i) {
+    SCOPED_TRACE(i);
+    Pipeline pipeline = *MakePipeline({.num_groups = 1 + static_cast<int>(random() % 6),
+                                       .num_microbatches = 1 + static_cast<int>(random() % 9)});
+    for (VirtualStage& stage : pipeline.stages) {
+      stage.seconds = {seconds(random), seconds(random), seconds(random)};
+      stage.activation = seconds(random);
+    }
+    for (PipelineEdge& edge : pipeline.edges) edge.latency_s = seconds(random) * (random() % 3);
+    if (random() % 2 == 0) pipeline.memory_limit = 3.0 * pipeline.num_groups;
+    for (const char* policy : {"zb-h1", "zb-h2", "zb-1p", "zb-2p"}) {
+      EXPECT_GT(TimelineOf(policy, pipeline).span_s, 0) << policy;
+    }
   }
 }
 
