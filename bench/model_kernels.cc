@@ -45,6 +45,7 @@ struct Case {
   std::string_view strategy;  // empty: data parallel over all cores, each with a batch
   int64_t num_microbatches = 1;
   absl::Span<const Size> sizes;
+  DType precision = DType::kF32;  // of 16 bits: mixed precision
 };
 
 constexpr Size kSizes[] = {{32, 32, 2}, {64, 64, 4}, {128, 128, 8}, {512, 128, 4}};
@@ -61,6 +62,9 @@ constexpr Case kCases[] = {
     {"gpt", "dp=2,zero=1", 1, kSizes},
     {"mlp", "", 1, kWideSizes},
     {"mlp", "", 4, kWideSizes},
+    {"gpt", "", 1, kSizes, DType::kBF16},
+    {"mlp", "", 1, kWideSizes, DType::kBF16},
+    {"gpt", "", 1, kSizes, DType::kF16},
 };
 // Of these, the slowest counts: what they take depends on where their tiles lie in the sequence,
 // and devices wait for each other.
@@ -106,6 +110,7 @@ absl::StatusOr<planner::Plan> PlanModel(const graph::OpRegistry& ops, const grap
   planner::CompileOptions options;
   options.policies = &policies;
   options.kernels = kernels::TraitsOf(kernels, 1);
+  options.precision = c.precision;
   return planner::Compile(ops, std::move(graph), options);
 }
 

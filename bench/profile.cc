@@ -20,7 +20,9 @@ namespace penstock::bench {
 namespace {
 
 constexpr int64_t kProductSizes[] = {8, 16, 32, 64, 128, 256, 512, 1024};
-constexpr int64_t kF64Size = 512;
+// Of the other floats: one size is near the peak.
+constexpr DType kOtherFloats[] = {DType::kF64, DType::kBF16, DType::kF16};
+constexpr int64_t kOtherSize = 512;
 // Of a tensor in a sum.
 constexpr int64_t kSumElements = int64_t{1} << 24;
 constexpr int kSums = 8;
@@ -91,8 +93,10 @@ absl::StatusOr<planner::DeviceKind> MeasureCore(int64_t num_cores) {
   for (size_t i = 0; i < rates.size(); ++i) {
     kind.efficiency.push_back({ProductFlops(kProductSizes[i]), rates[i] / peak});
   }
-  ASSIGN_OR_RETURN(kind.peak_flops_per_s[static_cast<size_t>(DType::kF64)],
-                   MeasureProductFlopsPerS(kF64Size, DType::kF64));
+  for (const DType dtype : kOtherFloats) {
+    ASSIGN_OR_RETURN(kind.peak_flops_per_s[static_cast<size_t>(dtype)],
+                     MeasureProductFlopsPerS(kOtherSize, dtype));
+  }
   ASSIGN_OR_RETURN(kind.memory_bytes_per_s, MeasureMemoryBytesPerS(num_cores));
   ASSIGN_OR_RETURN(kind.kernels, MeasureModelKernels(kind, num_cores));
   return kind;

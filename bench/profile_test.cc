@@ -29,12 +29,22 @@ TEST(ProfileTest, AMeasuredMachineIsADescriptionOfACluster) {
 
   // Each operator of the models, in some sizes: a product is no faster than the peak allows.
   EXPECT_GT(core.kernels.size(), 30u);
-  const auto product =
-      std::find_if(core.kernels.begin(), core.kernels.end(),
-                   [](const planner::MeasuredKernel& kernel) { return kernel.op == "matmul"; });
-  ASSERT_NE(product, core.kernels.end());
-  EXPECT_GT(product->slowdown.size(), 3u);
-  EXPECT_GT(product->slowdown.back().factor, 0.5);
+  // In bf16 and f16 as well, which have peaks of their own.
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    SCOPED_TRACE(Name(dtype));
+    EXPECT_GT(core.peak_flops_per_s[static_cast<size_t>(dtype)], 1e8);
+    for (const char* op : {"matmul", "layer_norm_grad", "bias_gelu"}) {
+      const auto measured = std::find_if(core.kernels.begin(), core.kernels.end(),
+                                         [&](const planner::MeasuredKernel& kernel) {
+                                           return kernel.op == op && kernel.dtype == dtype;
+                                         });
+      ASSERT_NE(measured, core.kernels.end()) << op;
+      EXPECT_GT(measured->slowdown.size(), 3u) << op;
+      if (measured->op == "matmul") {
+        EXPECT_GT(measured->slowdown.back().factor, 0.5);
+      }
+    }
+  }
 
   // Every kind between two processes and between four, each size by some variant.
   ASSERT_EQ(spec.collectives.size(), 8u);

@@ -21,6 +21,8 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
+#include "actors/checkpoint/checkpoint.h"
+#include "actors/checkpoint/checkpoint_folder.h"
 #include "actors/session/session.h"
 #include "base/collective.h"
 #include "base/emulated_device.h"
@@ -495,6 +497,70 @@ TEST(AnyPlanInMixedPrecisionTest, GivesTheLossesOfOneDeviceAndOfF32) {
   ExpectSameLosses(exact, Losses(kOneDevice, f16, kManySteps), 2e-2);
 }
 
+// The f32 parameters after some steps, all in one, in the order of their names.
+std::vector<float> Weights(const Layout& layout, const std::string& settings, int steps) {
+  const TempFolder folder;
+  const std::string checkpoints = folder.Path("checkpoints");
+  Losses(layout, settings + " --set 'checkpoint.path=\"" + checkpoints + "\"'", steps);
+  const absl::StatusOr<actors::Checkpoint> checkpoint =
+      actors::Checkpoint::Open(actors::CheckpointFolder::PathOf(checkpoints, steps));
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+  std::vector<float> weights;
+  if (!checkpoint.ok()) return weights;
+  for (const actors::CheckpointTensor& tensor : checkpoint->tensors()) {
+    const bool is_optimizer_state =
+        tensor.name.ends_with(".m") || tensor.name.ends_with(".v") || tensor.name == "step";
+    if (is_optimizer_state) continue;
+    EXPECT_EQ(tensor.type.dtype, DType::kF32) << tensor.name;
+    const absl::StatusOr<Tensor> value = checkpoint->Read(tensor);
+    EXPECT_TRUE(value.ok()) << value.status();
+    if (!value.ok()) continue;
+    const float* begin = value->As<float>();
+    weights.insert(weights.end(), begin, begin + value->num_elements());
+  }
+  return weights;
+}
+
+// |a - b| / |a|, where |a| is the root of the sum of squares.
+double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return INFINITY;
+  double difference = 0;
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+    sum += double{a[i]} * a[i];
+  }
+  return std::sqrt(difference / sum);
+}
+
+// The weights that mixed precision updates are f32: of one plan, the same bits in every run and
+// wherever its devices are. Two plans are as near to each other as a plan is to f32, or nearer:
+// AdamW makes updates of the size of the learning rate of the smallest gradients, so of what their
+// sums are rounded by.
+TEST(AnyPlanInMixedPrecisionTest, MasterWeightsAreThoseOfOneDevice) {
+  const std::string mixed = kConstantRate +
+                            " --set model.layers=2 --set model.width=64 --set model.heads=2 --set "
+                            "model.context=32 --set 'train.dtype=\"bf16\"' ";
+  const std::vector<float> one = Weights(kOneDevice, mixed, kSteps);
+  ASSERT_GT(one.size(), 100000u);
+  EXPECT_EQ(one, Weights(kOneDevice, mixed, kSteps));
+  const std::string f32 = mixed + "--set 'train.dtype=\"f32\"' ";
+  const double rounding = RelativeDistance(Weights(kOneDevice, f32, kSteps), one);
+  EXPECT_GT(rounding, 0);
+  EXPECT_LT(rounding, 1e-3);
+  // Parts of sums that tp adds up are rounded, too.
+  for (const auto& [layout, tolerance] :
+       {std::pair{Layout{"dp=4", 4, 2, "1f1b"}, rounding},
+        std::pair{Layout{"dp=4,zero=3", 4, 2, "1f1b"}, rounding},
+        std::pair{Layout{"pp=2", 2, 4, "1f1b"}, rounding},
+        std::pair{Layout{"dp=2,tp=2", 4, 2, "1f1b"}, 2 * rounding}}) {
+    SCOPED_TRACE(Name(layout));
+    const std::vector<float> many = Weights(layout, mixed, kSteps);
+    EXPECT_LE(RelativeDistance(one, many), tolerance);
+    EXPECT_EQ(many, Weights(layout, mixed + " --procs 2", kSteps));
+  }
+}
+
 // Some devices are CPUs and others behave like GPUs, whose memory the host cannot touch: whole
 // stages, or members of the same groups.
 TEST(AnyPlanOnSeveralKindsTest, GivesTheBitsOfCpuDevices) {
@@ -531,9 +597,16 @@ TEST(AnyPlanWithSmallGradientsTest, GivesTheLossesOfOneDevice) {
     const std::vector<double> one = Losses(kOneDevice, settings, kSteps);
     for (const Layout& layout :
          {Layout{"dp=2", 2, 4, "1f1b"}, Layout{"dp=2,tp=2,pp=2", 8, 4, "1f1b"},
-          Layout{"dp=4,zero=3", 4, 2, "1f1b"}, Layout{"dp=2,zero=2", 2, 1, "1f1b"}}) {
+          Layout{"dp=2,zero=1", 2, 4, "1f1b"}, Layout{"dp=4,zero=3", 4, 2, "1f1b"},
+          Layout{"dp=2,zero=2", 2, 1, "1f1b"}}) {
       SCOPED_TRACE(StrCat(Name(layout), " ", dtype));
-      ExpectSameLosses(one, Losses(layout, settings, kSteps), 1e-3);
+      const std::vector<double> many = Losses(layout, settings, kSteps);
+      ExpectSameLosses(one, many, 1e-3);
+      if (layout.devices != 2 || dtype != "f32") continue;
+      EXPECT_EQ(many, Losses(layout, settings + " --procs 2", kSteps));
+      // Where kernels and collectives of a floating phase run on streams.
+      const std::string kinds = " --set 'cluster.device_kind=[\"emulated\", \"cpu\"]'";
+      EXPECT_EQ(many, Losses(layout, settings + kinds, kSteps));
     }
   }
 }

@@ -29,10 +29,10 @@
 // use from its first micro-batch to its last.
 //
 // What floating phases touch is in use at all times, unless it comes to them by a channel and is
-// passed on by another: gradients that are reduced between B and update. A floating phase of several
-// actors runs between the phases that it waits for and those that wait for it, so what it touches
-// is in use from the one to the other: gradients that are rounded and then reduced. A received value
-// may arrive as soon as its slot is free.
+// passed on by another: gradients that are reduced between B and update. A floating phase of
+// several actors runs between the phases that it waits for and those that wait for it, so what it
+// touches is in use from the one to the other: gradients that are rounded and then reduced. A
+// received value may arrive as soon as its slot is free.
 //
 // Thread rule: pure functions.
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -79,11 +80,12 @@ double KernelTimes::HostCopySeconds(double num_bytes) const {
 
 DType KernelTimes::ComputeType(absl::Span<const TensorType> operands,
                                absl::Span<const TensorType> results) {
-  DType dtype = results[0].dtype;
+  std::optional<DType> narrowest;
   for (const TensorType& type : operands) {
-    if (IsFloat(type.dtype)) dtype = type.dtype;
+    if (!IsFloat(type.dtype)) continue;
+    if (!narrowest || ByteSize(type.dtype) < ByteSize(*narrowest)) narrowest = type.dtype;
   }
-  return dtype;
+  return narrowest.value_or(results[0].dtype);
 }
 
 std::vector<int> FirstAlikeGroups(const Cluster& cluster, int64_t devices_per_group,

@@ -38,7 +38,8 @@ class KernelTimes {
   // Of a copy between the memories of a device and its host.
   double HostCopySeconds(double num_bytes) const;
 
-  // The type in which an operator computes: that of its last float operand, or of its first result.
+  // The type in which an operator computes: that of its narrowest float operand (in mixed
+  // precision, statistics and losses beside bf16 are f32), or of its first result.
   static DType ComputeType(absl::Span<const TensorType> operands,
                            absl::Span<const TensorType> results);
 

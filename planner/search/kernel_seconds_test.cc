@@ -4,6 +4,8 @@
 
 #include "gtest/gtest.h"
 
+#include "planner/cluster/presets.h"
+
 namespace penstock::planner {
 namespace {
 
@@ -78,6 +80,46 @@ TEST(KernelTimesTest, FastMemoryDoesNotSpeedUpWhatComputeBounds) {
   const Machine machine = MachineWith({kind});
   const KernelTimes times(machine, 0, 1);
   EXPECT_DOUBLE_EQ(times.Seconds("matmul", DType::kF32, {.flops = 3e9, .bytes = 1e6}), 6);
+}
+
+// What mixed precision leaves in f32 beside bf16 are statistics; a sum of bf16 may be f32.
+TEST(KernelTimesTest, ComputesInTheNarrowestFloat) {
+  const TensorType bf16 = {DType::kBF16, {8}};
+  const TensorType f32 = {DType::kF32, {8}};
+  const TensorType i64 = {DType::kI64, {8}};
+  EXPECT_EQ(KernelTimes::ComputeType({{bf16, bf16, f32, f32}}, {{bf16}}), DType::kBF16);
+  EXPECT_EQ(KernelTimes::ComputeType({{bf16, bf16}}, {{f32}}), DType::kBF16);
+  EXPECT_EQ(KernelTimes::ComputeType({{f32, i64}}, {{bf16}}), DType::kF32);
+  EXPECT_EQ(KernelTimes::ComputeType({{i64}}, {{f32}}), DType::kF32);
+}
+
+// Each type has its rate and what was measured in it.
+TEST(KernelTimesTest, FloatsOf16BitsHaveTimesOfTheirOwn) {
+  DeviceKind kind = Kind(1e9, 1e6);
+  kind.peak_flops_per_s[static_cast<size_t>(DType::kBF16)] = 4e9;
+  kind.kernels = {{"matmul", DType::kF32, RooflineBound::kCompute, {{1e6, 2}}},
+                  {"matmul", DType::kBF16, RooflineBound::kCompute, {{1e6, 3}}}};
+  const Machine machine = MachineWith({kind});
+  const KernelTimes times(machine, 0, 1);
+  const graph::OpCost cost = {.flops = 8e9, .bytes = 1e6};
+  EXPECT_DOUBLE_EQ(times.Seconds("matmul", DType::kF32, cost), 16);
+  EXPECT_DOUBLE_EQ(times.Seconds("matmul", DType::kBF16, cost), 6);
+}
+
+TEST(KernelTimesTest, GpusOfPresetsMultiplyFasterIn16Bits) {
+  for (const char* preset : {"dgx-a100:1", "hgx-h100:1"}) {
+    SCOPED_TRACE(preset);
+    const Machine machine = {*FindClusterPreset(preset)};
+    const KernelTimes times(machine, 0, 1);
+    const auto seconds_of = [&](DType dtype) {
+      constexpr double kSize = 8192;
+      return times.Seconds("matmul", dtype,
+                           {.flops = 2 * kSize * kSize * kSize,
+                            .bytes = 3 * kSize * kSize * static_cast<double>(ByteSize(dtype))});
+    };
+    EXPECT_LT(10 * seconds_of(DType::kBF16), seconds_of(DType::kF32));
+    EXPECT_EQ(seconds_of(DType::kF16), seconds_of(DType::kBF16));
+  }
 }
 
 TEST(KernelTimesTest, OfSeveralKindsTheSlowestCounts) {
