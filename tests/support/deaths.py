@@ -139,7 +139,7 @@ class DeathTest(unittest.TestCase):
         self.assertIsNone(self.run_.poll(), self.output.text())
         await_true(lambda: self.output.time_of(r"^step +[0-9]+/"), "the first step")
 
-    def check_named(self, begin, pattern, status=None):
+    def check_named(self, begin, pattern, status=None, gone_s=2 * BOUND_S):
         """The job names the death in time, and ends, with everything that belongs to it."""
         await_true(lambda: self.output.time_of(pattern) or self.run_.poll() is not None,
                    "the name of the death")
@@ -150,7 +150,7 @@ class DeathTest(unittest.TestCase):
         self.assertLess(named - begin, self.bound_s, self.output.text())
         if status is not None:
             self.assertEqual(self.run_.returncode, status, self.output.text())
-        self.check_gone(begin)
+        self.check_gone(begin, gone_s)
 
     def check_gone(self, begin, bound_s=2 * BOUND_S):
         await_true(lambda: not self.processes(), "the end of all processes")

@@ -62,11 +62,13 @@ def which():
 class SshServer:
     """A server for this user alone, at a free port of loopback; or at `address` and `port`, where
     `inside` gives the command that runs another one on that host. It lets in who has the key
-    `client` of the folder, which it makes unless it is there."""
+    `client` of the folder, which it makes unless it is there. `options`: of sshd, before those that it
+    has anyway: its first value of an option counts."""
 
     has_said = False  # which server it is
 
-    def __init__(self, folder, address="127.0.0.1", port=None, inside=lambda command: command):
+    def __init__(self, folder, address="127.0.0.1", port=None, inside=lambda command: command,
+                 options=""):
         self.folder = folder
         self.address = address
         self.port = port or free_port()
@@ -98,7 +100,7 @@ class SshServer:
             (folder / "config").write_text(
                 f"Port {self.port}\nListenAddress {self.address}\nHostKey {folder}/host\n"
                 f"AuthorizedKeysFile {folder}/authorized_keys\nPidFile {folder}/pid\n"
-                "StrictModes no\nUsePAM no\nMaxStartups 100\n")
+                f"StrictModes no\nUsePAM no\n{options}MaxStartups 100\n")
             if os.getuid() == 0:
                 pathlib.Path("/run/sshd").mkdir(exist_ok=True)
             command = [sshd, "-D", "-e", "-f", folder / "config"]
