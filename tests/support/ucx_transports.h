@@ -6,6 +6,7 @@
 #define PENSTOCK_TESTS_SUPPORT_UCX_TRANSPORTS_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -83,10 +84,11 @@ inline bool DriveUntil(transport::Endpoint& endpoint, const std::function<bool()
   return true;
 }
 
-// Whether the first byte of a transfer that may be going on has come: not synchronised, on purpose.
+// Whether a byte, the first one if none is named, of a transfer that may be going on has come: not
+// synchronised, on purpose.
 __attribute__((noinline, no_sanitize("thread"))) inline bool HasBegun(
-    const std::vector<uint8_t>& bytes) {
-  return *static_cast<const volatile uint8_t*>(bytes.data()) != 0;
+    const std::vector<uint8_t>& bytes, size_t at = 0) {
+  return static_cast<const volatile uint8_t*>(bytes.data())[at] != 0;
 }
 
 }  // namespace penstock::testing

@@ -1,6 +1,6 @@
-// What waits for its turns on a link, or to be copied. The lowest channel is the most urgent and
-// goes first, but nothing waits for ever: whatever has waited longest gets a turn after it has been
-// overtaken kMaxOvertaking times in a row.
+// A queue of elements that wait for turns on a link, or to be copied. The lowest channel is the
+// most urgent and goes first, but no element waits for ever: the one that has waited longest gets a
+// turn after it has been overtaken kMaxOvertaking times in a row.
 //
 // Example: a of channel 7 was added first, then b of channel 3; both need many turns:
 //   b b ... b (kMaxOvertaking times)  a  b b ... b  a  ...
@@ -31,28 +31,40 @@ class BoundedPriorityQueue {
 
   void Add(Element* element) { waiting_.PushBack(element); }
 
-  // Whose turn it is; of one channel, the first that was added. It stays. REQUIRES: not empty().
-  Element* TakeTurn() {
+  // The element whose turn it is; of one channel, the first that was added.
+  // REQUIRES: not empty().
+  Element* First() const {
     Element* const oldest = waiting_.front();
+    if (num_overtaking_ >= kMaxOvertaking) return oldest;
     Element* first = oldest;
     for (Element* other = oldest->next; other != nullptr; other = other->next) {
       if (other->channel < first->channel) first = other;
     }
-    if (first == oldest || num_overtaking_ == kMaxOvertaking) {
-      num_overtaking_ = 0;
-      return oldest;
-    }
-    ++num_overtaking_;
     return first;
   }
 
+  // `element`, usually First(), has a turn; it stays in the queue.
+  void CountTurn(const Element* element) {
+    num_overtaking_ = element == waiting_.front() ? 0 : num_overtaking_ + 1;
+  }
+
+  // First() and CountTurn in one.
+  Element* TakeTurn() {
+    Element* const first = First();
+    CountTurn(first);
+    return first;
+  }
+
+  // The oldest element for which `is_it` holds; null if there is none.
+  template <typename Predicate>
+  Element* FindFirst(Predicate is_it) const {
+    return waiting_.FindFirst(is_it);
+  }
   // Removes the first element for which `is_it` holds; null if there is none.
   template <typename Predicate>
   Element* Remove(Predicate is_it) {
     return waiting_.RemoveFirst(is_it);
   }
-  // REQUIRES: not empty().
-  Element* RemoveOldest() { return waiting_.PopFront(); }
 
  private:
   IntrusiveQueue<Element> waiting_;  // the oldest first

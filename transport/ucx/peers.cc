@@ -56,7 +56,6 @@ absl::Status Peers::Connect(ucp_worker_h worker, uint32_t device,
   peer.ep = ep;
   peer.key = address.key;
   peer.memory = memory;
-  if (memory == nullptr) ++num_network_peers_;
   // A flush completes once there is a connection to flush.
   peer.is_connecting = true;
   ucp_request_param_t param = {};

@@ -72,8 +72,6 @@ class Peers {
   absl::Status Connect(ucp_worker_h worker, uint32_t device, const ProcessAddress::Device& address,
                        PeerMemory* memory);
   ConnectionState state() const;
-  // Connected peers whose memory cannot be read here.
-  uint32_t num_network_peers() const { return num_network_peers_; }
 
   // What a message to `peer` begins with.
   Origin OriginFor(const Peer& peer) const {
@@ -120,7 +118,6 @@ class Peers {
   const uint64_t key_;
   std::vector<Peer> peers_;
   std::vector<Peer*> by_device_;  // null: a device of this process
-  uint32_t num_network_peers_ = 0;
   bool has_failed_ = false;
   bool has_new_failures_ = false;
   bool is_closing_ = false;

@@ -27,11 +27,21 @@ ucp_request_param_t FetchParam(ucp_mem_h memory) {
 }  // namespace
 
 Receiver::Receiver(const UcxOptions& options, uint32_t device, Peers* peers, ControlSender* control,
-                   MessageCounters* counters)
-    : options_(options), device_(device), peers_(*peers), control_(*control), counters_(*counters) {
+                   MessageCounters* counters, Transfers* network, std::function<void()> wake)
+    : options_(options),
+      device_(device),
+      peers_(*peers),
+      control_(*control),
+      counters_(*counters),
+      starter_{[this, wake = std::move(wake)] {
+        may_start_.store(true, std::memory_order_release);
+        wake();
+      }},
+      network_transfers_(*network) {
   sources_.reserve(peers->all().size());
   for (size_t i = 0; i < peers->all().size(); ++i) {
     sources_.emplace_back(options.transport.num_channels);
+    sources_.back().flow.starter = &starter_;
   }
 }
 
@@ -210,8 +220,9 @@ bool Receiver::Deliver(Peer& peer, const Message& message, ReceiveOperation* rec
   }
   receive->in_chunks = is_announced;
   receive->descriptor = is_announced ? nullptr : message.data;
-  sources_[peer.index].transfers.Add(receive);
-  StartTransfers(peer);
+  receive->flow = &sources_[peer.index].flow;
+  TransfersFrom(peer).Add(receive);
+  StartTransfers(TransfersFrom(peer));
   return !is_announced;
 }
 
@@ -234,18 +245,25 @@ bool Receiver::CopyChunk() {
   return true;
 }
 
-void Receiver::StartTransfers(Peer& peer) {
-  Source& source = sources_[peer.index];
+void Receiver::StartTransfers() {
+  if (!may_start_.load(std::memory_order_relaxed)) return;
+  if (may_start_.exchange(false, std::memory_order_acquire)) StartTransfers(network_transfers_);
+}
+
+void Receiver::StartTransfers(Transfers& transfers) {
   // A transfer that finishes at once calls this again.
-  if (source.is_starting_transfers || peers_.is_closing()) return;
-  source.is_starting_transfers = true;
-  // The devices of this process are assumed to have the same peers over the network.
-  const uint32_t num_sharing =
-      peer.memory != nullptr ? 1 : options_.num_local_devices * peers_.num_network_peers();
-  while (!peer.is_failed) {
-    const auto next = source.transfers.StartNext(num_sharing);
+  if (is_starting_transfers_ || peers_.is_closing()) return;
+  is_starting_transfers_ = true;
+  for (;;) {
+    const Transfers::Chunk next = transfers.StartNext(&starter_);
     ReceiveOperation* receive = next.transfer;
     if (receive == nullptr) break;
+    Peer& peer = peers_[receive->peer];
+    if (peer.is_failed) {  // FailReceives ends it
+      transfers.Finish(receive->flow, next.num_bytes);
+      transfers.Remove(receive);
+      continue;
+    }
     if (!receive->in_chunks) {
       FetchWhole(receive);
       continue;
@@ -257,7 +275,7 @@ void Receiver::StartTransfers(Peer& peer) {
     receive->requested.PushBack(chunk);
     control_.RequestChunk(peer, receive->send, receive->id, chunk->offset);
   }
-  source.is_starting_transfers = false;
+  is_starting_transfers_ = false;
 }
 
 void Receiver::FetchWhole(ReceiveOperation* receive) {
@@ -277,8 +295,9 @@ void Receiver::OnReceived(void* request, ucs_status_t status, size_t length, voi
   Receiver& self = *receive->receiver;
   Peer& peer = self.peers_[receive->peer];
   receive->is_transferring = false;
-  self.sources_[peer.index].transfers.Finish(receive->num_bytes);
-  self.StartTransfers(peer);
+  Transfers& transfers = self.TransfersFrom(peer);
+  transfers.Finish(receive->flow, receive->num_bytes);
+  self.StartTransfers(transfers);
   self.EndReceived(receive, status, length);
 }
 
@@ -336,24 +355,30 @@ void Receiver::FinishChunk(Chunk* chunk, ucs_status_t status, size_t num_bytes) 
     }
   }
   receive->is_transferring = --receive->num_writing > 0;
-  sources_[peer.index].transfers.Finish(chunk->num_bytes);
+  Transfers& transfers = TransfersFrom(peer);
+  transfers.Finish(receive->flow, chunk->num_bytes);
   chunks_.Recycle(chunk);
   if (receive->chunk_status != UCS_OK || peer.is_failed) DropChunks(receive);
   const bool has_ended =
       !receive->is_transferring && (receive->chunk_status != UCS_OK || peer.is_failed ||
                                     receive->num_received == receive->num_bytes);
-  StartTransfers(peer);
+  StartTransfers(transfers);
   if (has_ended) EndReceived(receive, receive->chunk_status, receive->num_received);
 }
 
 void Receiver::DropChunks(ReceiveOperation* receive) {
-  TransferQueue<ReceiveOperation>& transfers = sources_[peers_[receive->peer].index].transfers;
+  Transfers& transfers = TransfersFrom(peers_[receive->peer]);
   transfers.Remove(receive);
   while (!receive->requested.empty()) {
     Chunk* chunk = receive->requested.PopFront();
-    transfers.Finish(chunk->num_bytes);
+    transfers.Finish(receive->flow, chunk->num_bytes);
     chunks_.Recycle(chunk);
   }
+}
+
+void Receiver::DropDescriptor(ReceiveOperation* receive) {
+  if (receive->descriptor == nullptr) return;
+  ucp_am_data_release(worker_, std::exchange(receive->descriptor, nullptr));
 }
 
 void Receiver::EndReceived(ReceiveOperation* receive, ucs_status_t status, size_t num_bytes) {
@@ -415,14 +440,15 @@ void Receiver::DropMessages(Source& source) {
   source.matches.ForEach([this, &source](Matches::Queues& queues) {
     while (Message* message = queues.RemoveFirstMessage()) DropUnexpected(source, message);
   });
-  while (ReceiveOperation* receive = source.transfers.RemoveWaiting()) {
-    if (receive->in_chunks) continue;
-    ucp_am_data_release(worker_, std::exchange(receive->descriptor, nullptr));
+  for (Transfers* transfers : {&host_transfers_, &network_transfers_}) {
+    while (transfers->RemoveWaiting(&source.flow) != nullptr) {
+    }
   }
 }
 
 void Receiver::DropMessages() {
   for (Source& source : sources_) DropMessages(source);
+  receives_.ForEachPending([this](ReceiveOperation& receive) { DropDescriptor(&receive); });
 }
 
 // --- Failures and time limits --------------------------------------------------------------------
@@ -437,10 +463,12 @@ void Receiver::FailReceives(const Peer& peer) {
   while (copies_.Remove(is_of_peer) != nullptr) {
   }
   receives_.ForEachPending([this, &peer](ReceiveOperation& receive) {
-    if (receive.peer == peer.device && !receive.is_transferring) {
-      receives_.End(&receive, peer.failure);
-    }
+    if (receive.peer != peer.device) return;
+    if (receive.in_chunks) DropChunks(&receive);  // other transfers may take their place
+    DropDescriptor(&receive);
+    if (!receive.is_transferring) receives_.End(&receive, peer.failure);
   });
+  for (Transfers* transfers : {&host_transfers_, &network_transfers_}) StartTransfers(*transfers);
 }
 
 bool Receiver::CountSecond() {

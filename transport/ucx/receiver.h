@@ -13,7 +13,8 @@
 //   announced  the same, in chunks                the same, in chunks
 //
 // An eager message that finds no receive is copied to a buffer until there is one. Fetches are
-// subject to flow control (transfer_queue.h).
+// subject to flow control (transfer_queue.h): those over the network together with those of the
+// other endpoints of the process.
 //
 // Thread rule: external synchronisation. Requests are completed by CompleteRequests and Cancel
 // only. Invariant: allocates only when a channel page is used for the first time, or more receives,
@@ -22,8 +23,10 @@
 #ifndef PENSTOCK_TRANSPORT_UCX_RECEIVER_H_
 #define PENSTOCK_TRANSPORT_UCX_RECEIVER_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,10 +49,16 @@
 namespace penstock::transport::ucx {
 
 class Receiver {
+  struct ReceiveOperation;
+
  public:
-  // All arguments outlive the result, which belongs to the endpoint of `device`.
+  using Transfers = TransferQueue<ReceiveOperation>;
+
+  // All arguments outlive the result, which belongs to the endpoint of `device`. `network` is the
+  // queue of all endpoints of the process; StartTransfers follows a call of `wake`, which any
+  // thread makes.
   Receiver(const UcxOptions& options, uint32_t device, Peers* peers, ControlSender* control,
-           MessageCounters* counters);
+           MessageCounters* counters, Transfers* network, std::function<void()> wake);
 
   // Before the first message.
   void set_worker(ucp_worker_h worker) { worker_ = worker; }
@@ -69,6 +78,8 @@ class Receiver {
   bool CompleteRequests();
   // Makes a chunk of a long copy; false if there is none to make.
   bool CopyChunk();
+  // Starts the transfers that may start since the last call of `wake`.
+  void StartTransfers();
 
   // Ends the receives from a failed peer and drops its messages. Receives that UCX writes to end
   // when it has let go of them.
@@ -107,8 +118,6 @@ class Receiver {
     bool is_unexpected = false;  // kept beyond OnMessage
   };
 
-  struct ReceiveOperation;
-
   // Has been asked for.
   struct Chunk {
     Chunk* next = nullptr;
@@ -134,6 +143,7 @@ class Receiver {
     const std::byte* source = nullptr;  // of a long copy: see CopyQueue
     uint64_t num_copied = 0;
     // Of a transfer, in chunks or not: see TransferQueue.
+    TransferFlow* flow = nullptr;
     uint64_t num_started = 0;
     bool in_chunks = false;
     IntrusiveQueue<Chunk> requested;  // that have not arrived
@@ -150,8 +160,7 @@ class Receiver {
     ReplayWindow received;
     Matches matches;
     uint32_t num_unexpected = 0;
-    TransferQueue<ReceiveOperation> transfers;
-    bool is_starting_transfers = false;
+    TransferFlow flow;
   };
 
   bool Post(Peer& peer, Tag tag, size_t num_bytes, ReceiveOperation* receive);
@@ -159,11 +168,16 @@ class Receiver {
   bool Arrive(Peer& peer, const Message& message);
   bool Deliver(Peer& peer, const Message& message, ReceiveOperation* receive);
   void CopyOrShow(const Message& message, ReceiveOperation* receive);
-  void StartTransfers(Peer& peer);
+  Transfers& TransfersFrom(const Peer& peer) {
+    return peer.memory != nullptr ? host_transfers_ : network_transfers_;
+  }
+  void StartTransfers(Transfers& transfers);
   void FetchWhole(ReceiveOperation* receive);
   void FinishChunk(Chunk* chunk, ucs_status_t status, size_t num_bytes);
   // Forgets the chunks that were asked for or are to be.
   void DropChunks(ReceiveOperation* receive);
+  // Has UCX forget a transfer that has not started, if it is one, and will not start.
+  void DropDescriptor(ReceiveOperation* receive);
   void EndReceived(ReceiveOperation* receive, ucs_status_t status, size_t num_bytes);
   void Discard(const Message& message);
   void DropUnexpected(Source& source, Message* message);
@@ -178,6 +192,11 @@ class Receiver {
   ControlSender& control_;
   MessageCounters& counters_;
   ucp_worker_h worker_ = nullptr;
+  std::atomic<bool> may_start_{false};  // `wake` was called
+  const TransferStarter starter_;
+  Transfers& network_transfers_;
+  Transfers host_transfers_;  // through shared memory
+  bool is_starting_transfers_ = false;
   std::vector<Source> sources_;  // by index of the peer
   OperationTable<ReceiveOperation> receives_;
   CopyQueue<ReceiveOperation> copies_;

@@ -48,13 +48,15 @@ uint64_t MakeKey() {
 
 absl::StatusOr<std::unique_ptr<UcxEndpoint>> UcxEndpoint::Create(const UcxOptions& options,
                                                                  ucp_context_h context,
-                                                                 uint32_t device, Endpoint* local) {
-  std::unique_ptr<UcxEndpoint> endpoint(new UcxEndpoint(options, device, local));
+                                                                 uint32_t device, Endpoint* local,
+                                                                 Receiver::Transfers* transfers) {
+  std::unique_ptr<UcxEndpoint> endpoint(new UcxEndpoint(options, device, local, transfers));
   RETURN_IF_ERROR(endpoint->Open(context));
   return endpoint;
 }
 
-UcxEndpoint::UcxEndpoint(const UcxOptions& options, uint32_t device, Endpoint* local)
+UcxEndpoint::UcxEndpoint(const UcxOptions& options, uint32_t device, Endpoint* local,
+                         Receiver::Transfers* transfers)
     : options_(options),
       device_(device),
       local_(local),
@@ -62,7 +64,7 @@ UcxEndpoint::UcxEndpoint(const UcxOptions& options, uint32_t device, Endpoint* l
       peers_(options, device, address_.key),
       control_(&peers_),
       sender_(options, device, &peers_, &control_, &counters_),
-      receiver_(options, device, &peers_, &control_, &counters_) {}
+      receiver_(options, device, &peers_, &control_, &counters_, transfers, [this] { Wake(); }) {}
 
 absl::Status UcxEndpoint::Open(ucp_context_h context) {
   const Lock lock(lock_);
@@ -337,6 +339,7 @@ bool UcxEndpoint::Progress() {
     if (peers_.has_new_failures()) HandleFailures();
   }
   has_changed |= receiver_.CopyChunk();
+  receiver_.StartTransfers();
   if (control_.has_acks()) control_.FlushAcks();
   if (has_ended()) has_changed |= CompleteRequests();
   return has_changed;

@@ -49,11 +49,12 @@ namespace penstock::transport::ucx {
 
 class UcxEndpoint final : public Endpoint {
  public:
-  // `local` carries messages between devices of this process. It, `options` and `context` outlive
-  // the result.
+  // `local` carries messages between devices of this process; `transfers` is the queue of its
+  // transfers over the network. They, `options` and `context` outlive the result.
   static absl::StatusOr<std::unique_ptr<UcxEndpoint>> Create(const UcxOptions& options,
                                                              ucp_context_h context, uint32_t device,
-                                                             Endpoint* local);
+                                                             Endpoint* local,
+                                                             Receiver::Transfers* transfers);
   ~UcxEndpoint() override;
 
   // Disconnects, waits until `deadline` for UCX to let go of the memory of requests, and destroys
@@ -114,7 +115,8 @@ class UcxEndpoint final : public Endpoint {
   // Calls of ucp_worker_progress in one Progress.
   static constexpr int kProgressRounds = 4;
 
-  UcxEndpoint(const UcxOptions& options, uint32_t device, Endpoint* local);
+  UcxEndpoint(const UcxOptions& options, uint32_t device, Endpoint* local,
+              Receiver::Transfers* transfers);
   absl::Status Open(ucp_context_h context);
   void Wake();
   bool IsLocal(uint32_t device) const {  // a device of this process

@@ -64,6 +64,7 @@ struct LeakedTransport {
   std::unique_ptr<Transport> local;
   std::vector<std::unique_ptr<ucx::PeerMemory>> peer_memory;
   std::vector<std::shared_ptr<const void>> owners;
+  std::unique_ptr<ucx::Receiver::Transfers> transfers;
   std::vector<std::unique_ptr<UcxEndpoint>> endpoints;
 };
 
@@ -126,7 +127,7 @@ class UcxTransportImpl final : public UcxTransport {
       const uint32_t device = options_.first_device + i;
       ASSIGN_OR_RETURN(Endpoint * local, local_->OpenEndpoint(device));
       ASSIGN_OR_RETURN(std::unique_ptr<UcxEndpoint> endpoint,
-                       UcxEndpoint::Create(options_, context_, device, local));
+                       UcxEndpoint::Create(options_, context_, device, local, transfers_.get()));
       endpoints.push_back(endpoint.get());
       endpoints_.push_back(std::move(endpoint));
     }
@@ -263,7 +264,7 @@ class UcxTransportImpl final : public UcxTransport {
       const absl::MutexLock leaked_lock(&leaked->mutex);
       leaked->transports.push_back({std::move(own_options_), std::move(local_),
                                     std::move(peer_memory_), std::move(owners_),
-                                    std::move(endpoints_)});
+                                    std::move(transfers_), std::move(endpoints_)});
     }
     if (!on_leak) return;
     on_leak(num_held_bytes_,
@@ -344,6 +345,9 @@ class UcxTransportImpl final : public UcxTransport {
   std::unique_ptr<Transport> local_;
   std::unique_ptr<ucx::SharedMemory> shared_;  // null: this process shares nothing
   ucp_context_h context_ = nullptr;
+  // Over the network, of all endpoints.
+  std::unique_ptr<ucx::Receiver::Transfers> transfers_ =
+      std::make_unique<ucx::Receiver::Transfers>();
   std::vector<std::unique_ptr<UcxEndpoint>> endpoints_;
   std::unique_ptr<ArrivalWatch> watch_;
   std::thread starter_;

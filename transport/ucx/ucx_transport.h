@@ -12,9 +12,9 @@
 // them. The memory must be private, and nobody may use it during the call. A process that is forked
 // afterwards shares it with this one.
 //
-// Channels have an order of priority: if long messages of several channels wait for one link, those
-// of the lowest channel go first. The one that has waited longest is overtaken by at most 16 chunks
-// of others at a time (bounded_priority_queue.h).
+// Channels have an order of priority: of the long messages that wait for the network link to this
+// process, those of the lowest channel go first, whichever devices they come from and go to
+// (transfer_queue.h). A sender answers several receivers at the same time.
 //
 // Trust: a transport listens only on the interfaces that its options name. A message must carry the
 // generation and the secret key from the receiver's address. Any other message, and a truncated or

@@ -446,6 +446,79 @@ TEST(UcxTransportTest, AnUrgentMessageOvertakesLongOnesOverANetwork) {
   for (const std::vector<uint8_t>& received : long_ones) EXPECT_EQ(received, sent);
 }
 
+// An urgent message from another peer, to the same device or another one of its process, stops a
+// long one that is under way: both use the same link.
+TEST(UcxTransportTest, AnUrgentMessageOvertakesALongOneOfAnotherPeer) {
+  const TransportsGuard guard("tcp");
+  constexpr size_t kChunk = transport::ucx::kNetworkChunkBytes;
+  constexpr size_t kBytes = 32 * kChunk;
+  constexpr size_t kUrgentBytes = 10 * kChunk;
+  const std::vector<uint8_t> sent(kBytes, 7);
+  for (const uint32_t urgent_to : {2, 3}) {
+    UcxFabric fabric({.num_devices = 4, .generation = kGeneration, .num_channels = 2}, 2);
+    std::vector<uint8_t> long_one(kBytes);
+    std::vector<uint8_t> urgent(kUrgentBytes);
+    Request sends[2], recvs[2];
+    const auto drive_until = [&fabric](const std::function<bool()>& is_reached) {
+      return DriveUntil(fabric.endpoint(0), [&] {
+        for (uint32_t device = 1; device < 4; ++device) fabric.endpoint(device).Progress();
+        return is_reached();
+      });
+    };
+    const auto num_chunks = [&long_one] {
+      int num_begun = 0;
+      for (size_t at = 0; at < kBytes; at += kChunk) num_begun += HasBegun(long_one, at);
+      return num_begun;
+    };
+    fabric.endpoint(2).Recv(0, {kGeneration, 1, 0}, long_one.data(), kBytes, &recvs[0]);
+    fabric.endpoint(0).Send(2, {kGeneration, 1, 0}, sent.data(), kBytes, kNoFlags, &sends[0]);
+    ASSERT_TRUE(drive_until([&] { return num_chunks() > 2; }));
+    fabric.endpoint(urgent_to).Recv(1, {kGeneration, 0, 0}, urgent.data(), kUrgentBytes, &recvs[1]);
+    fabric.endpoint(1).Send(urgent_to, {kGeneration, 0, 0}, sent.data(), kUrgentBytes, kNoFlags,
+                            &sends[1]);
+    ASSERT_TRUE(drive_until([&] { return HasBegun(urgent); }));
+    const int num_before = num_chunks();
+    ASSERT_TRUE(drive_until([&] { return recvs[1].is_done(); }));
+    EXPECT_LE(num_chunks() - num_before, 4) << "to device " << urgent_to;
+    ASSERT_TRUE(drive_until([&] { return recvs[0].is_done() && sends[0].is_done(); }));
+    EXPECT_EQ(long_one, sent);
+  }
+}
+
+// A peer that fails leaves its share of the link to the others.
+TEST(UcxTransportTest, TheChunksOfAFailedPeerMakeRoom) {
+  const TransportsGuard guard("tcp");
+  constexpr size_t kBytes = 8 * transport::ucx::kNetworkChunkBytes;
+  UcxFabric fabric({.num_devices = 3, .generation = kGeneration, .num_channels = 2}, 1);
+  const std::vector<uint8_t> sent(kBytes, 7);
+  std::vector<uint8_t> received[2] = {std::vector<uint8_t>(kBytes), std::vector<uint8_t>(kBytes)};
+  Request sends[2], recvs[2];
+  Endpoint& to = fabric.endpoint(2);
+  for (uint32_t from : {0, 1}) {
+    to.Recv(from, {kGeneration, from, 0}, received[from].data(), kBytes, &recvs[from]);
+    fabric.endpoint(from).Send(2, {kGeneration, from, 0}, sent.data(), kBytes, kNoFlags,
+                               &sends[from]);
+  }
+  ASSERT_TRUE(DriveUntil(to, [&] {
+    fabric.endpoint(0).Progress();
+    return HasBegun(received[0]);
+  }));
+  // From here on device 0, which is the more urgent, does not answer.
+  for (int polls = 0; polls < 1000; ++polls) {
+    to.Progress();
+    fabric.endpoint(1).Progress();
+  }
+  EXPECT_EQ(recvs[1].state, Request::State::kPending);
+  fabric.transport(2).FailPeer(0, absl::AbortedError("killed"));
+  ASSERT_TRUE(DriveUntil(to, [&] {
+    fabric.endpoint(1).Progress();
+    return recvs[0].is_done() && recvs[1].is_done();
+  }));
+  EXPECT_EQ(recvs[0].status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(recvs[1].status, absl::OkStatus());
+  EXPECT_EQ(received[1], sent);
+}
+
 // Into a register, and shown; of lengths with a short last chunk, a long one, and none.
 TEST(UcxTransportTest, ChunksGiveTheBytesOfTheirMessage) {
   const TransportsGuard guard("tcp");
