@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
+#include <deque>
 #include <memory>
 #include <string>
 #include <thread>
@@ -27,9 +29,11 @@
 #include "gtest/gtest.h"
 
 #include "base/strings.h"
+#include "tests/support/raw_ucx_worker.h"
 #include "tests/support/ucx_transports.h"
 #include "transport/transport.h"
 #include "transport/ucx/ucx_transport.h"
+#include "transport/ucx/wire.h"
 
 extern char** environ;
 
@@ -80,9 +84,95 @@ bool ReadFrame(int fd, std::string* bytes) {
   return read_all(bytes->data(), size);
 }
 
+// A peer that stands still at a certain message of a long transfer in chunks (wire.h).
+class ChunkPeer {
+ public:
+  // Meets the survivor as a transport would; false if that failed.
+  bool Meet(uint32_t device) {
+    transport::ucx::ProcessAddress mine;
+    mine.generation = kGeneration;
+    mine.first_device = device;
+    mine.devices.push_back({.key = 1, .worker = worker_.Address()});
+    std::string bytes;
+    if (!WriteFrame(kPeerFd, EncodeAddress(mine)) || !ReadFrame(kPeerFd, &bytes)) return false;
+    const auto survivor = transport::ucx::DecodeAddress(bytes);
+    if (!survivor.ok()) return false;
+    for (const unsigned id : {transport::ucx::kAcksId, transport::ucx::kProbeId}) {
+      worker_.Handle(id, &Ignore, this);
+    }
+    worker_.Connect(survivor->devices[0].worker);
+    origin_ = {survivor->devices[0].key, kGeneration, device};
+    return true;
+  }
+
+  // Announces a long message, sends `num_chunks` of it, and stops when it is asked for another one.
+  void SendChunksAndStop(int num_chunks) {
+    num_chunks_ = num_chunks;
+    worker_.Handle(transport::ucx::kFetchRequestId, &OnFetchRequest, this);
+    header_.origin = origin_;
+    header_.channel = 1;
+    header_.num_bytes = kLargeBytes;
+    worker_.Send(transport::ucx::kMessageId, &header_, sizeof(header_), nullptr, 0);
+    while (true) worker_.Progress();
+  }
+
+  // Asks for the first chunk of the message that comes, and stops when that chunk is announced.
+  void FetchAChunkAndStop() {
+    worker_.Handle(transport::ucx::kMessageId, &OnMessage, this);
+    worker_.Handle(transport::ucx::kChunkId, &OnChunk, this);
+    while (true) worker_.Progress();
+  }
+
+ private:
+  static ucs_status_t Ignore(void*, const void*, size_t, void*, size_t,
+                             const ucp_am_recv_param_t*) {
+    return UCS_OK;
+  }
+  static ucs_status_t OnFetchRequest(void* self, const void* header, size_t, void*, size_t,
+                                     const ucp_am_recv_param_t*) {
+    auto& peer = *static_cast<ChunkPeer*>(self);
+    if (peer.num_chunks_-- == 0) raise(SIGSTOP);
+    transport::ucx::FetchRequest fetch;
+    std::memcpy(&fetch, header, sizeof(fetch));
+    peer.chunks_.push_back({peer.origin_, fetch.receive, fetch.offset});
+    peer.worker_.Send(transport::ucx::kChunkId, &peer.chunks_.back(), sizeof(peer.chunks_.back()),
+                      peer.bytes_.data(), peer.bytes_.size());
+    return UCS_OK;
+  }
+  static ucs_status_t OnMessage(void* self, const void* header, size_t header_bytes, void*, size_t,
+                                const ucp_am_recv_param_t*) {
+    auto& peer = *static_cast<ChunkPeer*>(self);
+    if (header_bytes != sizeof(peer.header_)) return UCS_OK;
+    std::memcpy(&peer.header_, header, sizeof(peer.header_));
+    peer.fetch_ = {peer.origin_, peer.header_.operation, {0, 0}, 0};
+    peer.worker_.Send(transport::ucx::kFetchRequestId, &peer.fetch_, sizeof(peer.fetch_), nullptr,
+                      0);
+    return UCS_OK;
+  }
+  static ucs_status_t OnChunk(void*, const void*, size_t, void*, size_t,
+                              const ucp_am_recv_param_t*) {
+    raise(SIGSTOP);
+    return UCS_OK;
+  }
+
+  RawUcxWorker worker_;
+  transport::ucx::Origin origin_;
+  transport::ucx::MessageHeader header_;
+  transport::ucx::FetchRequest fetch_;
+  std::deque<transport::ucx::ChunkHeader> chunks_;
+  std::vector<uint8_t> bytes_ = std::vector<uint8_t>(transport::ucx::kNetworkChunkBytes, 1);
+  int num_chunks_ = 0;
+};
+
 // What a peer does; it ends by being killed, or with an exit status that says what went wrong.
 int RunPeer(uint32_t device, const std::string& role) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (role == "fetch-a-chunk" || role == "send-no-chunk" || role == "send-three-chunks") {
+    ChunkPeer peer;
+    if (!peer.Meet(device)) return 20;
+    if (role == "fetch-a-chunk") peer.FetchAChunkAndStop();
+    peer.SendChunksAndStop(role == "send-no-chunk" ? 0 : 3);
+  }
   auto transport = MakeTransport(OptionsOf(device));
   std::string address;
   if (!WriteFrame(kPeerFd, transport->LocalAddress())) return 9;
@@ -335,6 +425,39 @@ TEST_P(PeerDeathTest, AmidItsSend) {
   ExpectRefusal();
 }
 
+// Over a network, where the receiver asks for a long message chunk by chunk.
+class ChunkDeathTest : public PeerDeathTest {
+ protected:
+  void ReceiveFrom(const std::string& role) {
+    ASSERT_NO_FATAL_FAILURE(Start(role));
+    Request recv;
+    endpoint_->Recv(kVictim, {kGeneration, 1, 0}, large_.data(), large_.size(), &recv);
+    ASSERT_NO_FATAL_FAILURE(AwaitStop());
+    EXPECT_EQ(recv.state, Request::State::kPending);
+    victim_->Kill();
+    ExpectGone(recv);
+    ExpectRefusal();
+  }
+};
+
+TEST_P(ChunkDeathTest, AsItIsAskedForTheFirstChunk) { ReceiveFrom("send-no-chunk"); }
+
+TEST_P(ChunkDeathTest, AsItIsAskedForALaterChunk) {
+  ReceiveFrom("send-three-chunks");
+  EXPECT_TRUE(HasBegun(large_));
+}
+
+TEST_P(ChunkDeathTest, BetweenItsFetchRequestAndTheChunk) {
+  ASSERT_NO_FATAL_FAILURE(Start("fetch-a-chunk"));
+  Request send;
+  endpoint_->Send(kVictim, {kGeneration, 1, 0}, large_.data(), large_.size(), kNoFlags, &send);
+  ASSERT_NO_FATAL_FAILURE(AwaitStop());
+  EXPECT_EQ(send.state, Request::State::kPending);
+  victim_->Kill();
+  ExpectGone(send);
+  ExpectRefusal();
+}
+
 // What it has taken or refused it may have said or not: the send ends either way.
 TEST_P(PeerDeathTest, AfterItsReceive) {
   ASSERT_NO_FATAL_FAILURE(Start("receive-first"));
@@ -483,6 +606,9 @@ TEST(UcxDeathTest, MemoryStaysIfUcxCannotLetGo) {
   EXPECT_THAT(log[0],
               AllOf(HasSubstr("64.0 MiB"), HasSubstr("1 request of device 0 with device 1")));
 }
+
+INSTANTIATE_TEST_SUITE_P(Ucx, ChunkDeathTest, ::testing::Values("tcp"),
+                         [](const auto& info) { return info.param; });
 
 INSTANTIATE_TEST_SUITE_P(Ucx, UsedMemoryTest, ::testing::Values("posix", "tcp", ""),
                          [](const ::testing::TestParamInfo<std::string>& info) {

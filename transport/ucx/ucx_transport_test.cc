@@ -17,13 +17,13 @@
 #include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include <ucp/api/ucp.h>
 
 #include "base/collective.h"
 #include "base/device.h"
 #include "base/stream_copy.h"
 #include "base/strings.h"
 #include "tests/support/collective_reference.h"
+#include "tests/support/raw_ucx_worker.h"
 #include "tests/support/transport_conformance.h"
 #include "tests/support/ucx_transports.h"
 #include "transport/collective.h"
@@ -675,58 +675,6 @@ TEST(UcxTransportTest, ChecksItsOptions) {
 
 // --- Forged messages -----------------------------------------------------------------------------
 
-// A UCX worker that sends arbitrary messages to a device.
-class ForgingSender {
- public:
-  explicit ForgingSender(const std::string& worker_address) {
-    ucp_config_t* config = nullptr;
-    EXPECT_EQ(ucp_config_read(nullptr, nullptr, &config), UCS_OK);
-    EXPECT_EQ(ucp_config_modify(config, "TLS", "tcp"), UCS_OK);
-    ucp_params_t params = {};
-    params.field_mask = UCP_PARAM_FIELD_FEATURES;
-    params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
-    EXPECT_EQ(ucp_init(&params, config, &context_), UCS_OK);
-    ucp_config_release(config);
-    ucp_worker_params_t worker = {};
-    EXPECT_EQ(ucp_worker_create(context_, &worker, &worker_), UCS_OK);
-    ucp_ep_params_t ep = {};
-    ep.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
-    ep.address = reinterpret_cast<const ucp_address_t*>(worker_address.data());
-    ep.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-    EXPECT_EQ(ucp_ep_create(worker_, &ep, &ep_), UCS_OK);
-  }
-
-  ~ForgingSender() {
-    ucp_request_param_t param = {};
-    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-    ucs_status_ptr_t request = ucp_ep_close_nbx(ep_, &param);
-    if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
-    ucp_worker_destroy(worker_);
-    ucp_cleanup(context_);
-  }
-
-  // `header` and `data` stay until the sender is destroyed.
-  void Send(unsigned id, const void* header, size_t header_bytes, const void* data,
-            size_t num_bytes) {
-    ucp_request_param_t param = {};
-    param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    param.flags =
-        num_bytes > transport::ucx::kMaxEagerBytes ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
-    ucs_status_ptr_t request =
-        ucp_am_send_nbx(ep_, id, header, header_bytes, data, num_bytes, &param);
-    EXPECT_FALSE(UCS_PTR_IS_ERR(request));
-    if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
-  }
-
-  void Progress() { ucp_worker_progress(worker_); }
-
- private:
-  ucp_context_h context_ = nullptr;
-  ucp_worker_h worker_ = nullptr;
-  ucp_ep_h ep_ = nullptr;
-};
-
 TEST(UcxTransportTest, WhatDoesNotFitIsDroppedAndCounted) {
   using namespace transport::ucx;
   const TransportsGuard guard("tcp");
@@ -735,7 +683,7 @@ TEST(UcxTransportTest, WhatDoesNotFitIsDroppedAndCounted) {
   ASSERT_EQ(mine->Connect(1, other->LocalAddress()), absl::OkStatus());
   Endpoint& endpoint = **mine->OpenEndpoint(0);
   const ProcessAddress address = *DecodeAddress(mine->LocalAddress());
-  ForgingSender forger(address.devices[0].worker);
+  RawUcxWorker forger(address.devices[0].worker);
 
   uint64_t received = 0;
   Request recv;
@@ -803,6 +751,22 @@ TEST(UcxTransportTest, WhatDoesNotFitIsDroppedAndCounted) {
     return mine->stats().dropped == num_dropped + 1;
   }));
   EXPECT_EQ(mine->stats().messages, 1u);
+
+  // One that was sent earlier and arrives later comes through as well, and its replay does not.
+  MessageHeader late = good;
+  late.serial = good.serial - 1;
+  late.sequence = good.sequence + 1;
+  Request late_recv;
+  endpoint.Recv(1, {kGeneration, 2, late.sequence}, &received, 8, &late_recv);
+  for (const uint64_t num_replays : {0, 1}) {
+    forger.Send(kMessageId, &late, sizeof(late), bytes.data(), 8);
+    ASSERT_TRUE(DriveUntil(endpoint, [&] {
+      forger.Progress();
+      return late_recv.is_done() && mine->stats().dropped == num_dropped + 1 + num_replays;
+    }));
+  }
+  EXPECT_EQ(late_recv.status, absl::OkStatus());
+  EXPECT_EQ(mine->stats().messages, 2u);
 }
 
 }  // namespace
