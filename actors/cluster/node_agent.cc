@@ -149,9 +149,11 @@ control::StatusPromise NodeAgent::AskStatus(std::shared_ptr<JobStatus> result) {
 
 absl::Status NodeAgent::Run() {
   ASSIGN_OR_RETURN(std::thread files,
-                   StartThread("what writes files", [this] { (void)files_.Run(); }));
+                   StartThread("the file writer", [this] { (void)files_.Run(); }));
   absl::Status status = work_.Run();
   files_.End(status);
+  // Has no bound of its own: a write that the disk does not end uses memory of this node, and cannot
+  // be ended from outside. The watchdog, which End has started, ends the process then (node.cc).
   files.join();
   return status;
 }

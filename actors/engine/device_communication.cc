@@ -158,6 +158,9 @@ void DeviceCommunication::OnArrival() {
 
 void DeviceCommunication::Cancel() {
   is_about_to_sleep_ = false;
+  // Has no bound of its own. The communication executor is the owner within Serve and
+  // PrepareServerSleep only, also where these throw, and never waits there: one Advance takes as
+  // long as the messages and reductions that have just become possible.
   while (!TryOwn()) std::this_thread::yield();
   // Not running_ alone: one that had just begun may have ended with an exception.
   for (Comm& comm : comms_) {

@@ -33,7 +33,10 @@ Receiver::Receiver(const UcxOptions& options, uint32_t device, Peers* peers, Con
       peers_(*peers),
       control_(*control),
       counters_(*counters),
-      starter_{std::move(wake)},
+      starter_{[this, wake = std::move(wake)] {
+        may_start_.store(true, std::memory_order_release);
+        wake();
+      }},
       network_transfers_(*network) {
   sources_.reserve(peers->all().size());
   for (size_t i = 0; i < peers->all().size(); ++i) {
@@ -243,8 +246,8 @@ bool Receiver::CopyChunk() {
 }
 
 void Receiver::StartTransfers() {
-  StartTransfers(host_transfers_);
-  StartTransfers(network_transfers_);
+  if (!may_start_.load(std::memory_order_relaxed)) return;
+  if (may_start_.exchange(false, std::memory_order_acquire)) StartTransfers(network_transfers_);
 }
 
 void Receiver::StartTransfers(Transfers& transfers) {
@@ -465,6 +468,7 @@ void Receiver::FailReceives(const Peer& peer) {
     DropDescriptor(&receive);
     if (!receive.is_transferring) receives_.End(&receive, peer.failure);
   });
+  for (Transfers* transfers : {&host_transfers_, &network_transfers_}) StartTransfers(*transfers);
 }
 
 bool Receiver::CountSecond() {

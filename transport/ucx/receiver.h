@@ -23,6 +23,7 @@
 #ifndef PENSTOCK_TRANSPORT_UCX_RECEIVER_H_
 #define PENSTOCK_TRANSPORT_UCX_RECEIVER_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -77,7 +78,7 @@ class Receiver {
   bool CompleteRequests();
   // Makes a chunk of a long copy; false if there is none to make.
   bool CopyChunk();
-  // Starts the transfers that may start.
+  // Starts the transfers that may start since the last call of `wake`.
   void StartTransfers();
 
   // Ends the receives from a failed peer and drops its messages. Receives that UCX writes to end
@@ -191,6 +192,7 @@ class Receiver {
   ControlSender& control_;
   MessageCounters& counters_;
   ucp_worker_h worker_ = nullptr;
+  std::atomic<bool> may_start_{false};  // `wake` was called
   const TransferStarter starter_;
   Transfers& network_transfers_;
   Transfers host_transfers_;  // through shared memory
