@@ -438,7 +438,9 @@ class Measurer {
         groups_.try_emplace({kind, axes, shift}, static_cast<int>(work_.reduction_groups.size()));
     if (!is_new) return it->second;
     work_.reduction_groups.push_back(
-        GroupsOf(machine_, mesh_, kind, axes, options_.num_groups, shift));
+        options_.groups != nullptr
+            ? options_.groups->Find(machine_, mesh_, kind, axes, options_.num_groups, shift)
+            : GroupsOf(machine_, mesh_, kind, axes, options_.num_groups, shift));
     return it->second;
   }
 
@@ -766,3 +768,23 @@ absl::StatusOr<ModelWork> MeasureWork(const Graph& graph, const Machine& machine
 }
 
 }  // namespace penstock::planner
+const CommunicatingGroups& GroupsCache::Find(const Machine& machine, const Mesh& mesh,
+                                             CollectiveKind kind, const std::vector<AxisRef>& axes,
+                                             int num_groups, std::optional<int64_t> shift) {
+  // Micro-batches have no devices: spatial axes are numbered without them.
+  std::vector<int64_t> key = {static_cast<int64_t>(kind), num_groups, shift.value_or(-1)};
+  std::vector<int64_t> numbers;
+  for (const graph::MeshAxis& axis : mesh.axes) {
+    numbers.push_back(static_cast<int64_t>(key.size()));
+    if (!axis.is_temporal) key.push_back(axis.size);
+  }
+  key.push_back(-1);
+  for (const AxisRef& axis : axes) {
+    if (graph::IsTemporal(mesh, axis)) continue;
+    key.insert(key.end(), {numbers[static_cast<size_t>(axis.axis)], axis.pre, axis.size});
+  }
+  const auto [it, is_new] = groups_.try_emplace(std::move(key));
+  if (is_new) it->second = GroupsOf(machine, mesh, kind, axes, num_groups, shift);
+  return it->second;
+}
+

@@ -38,6 +38,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <map>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -144,6 +145,18 @@ CommunicatingGroups GroupsOf(const Machine& machine, const graph::Mesh& mesh, Co
 // Of the slowest group.
 double PredictSeconds(const Machine& machine, const CommunicatingGroups& groups, double num_bytes);
 
+// Groups that were found before: the works of many strategies on one machine have the same.
+class GroupsCache {
+ public:
+  // As GroupsOf. Valid as long as this object. REQUIRES: the machine is the same in all calls.
+  const CommunicatingGroups& Find(const Machine& machine, const graph::Mesh& mesh,
+                                  CollectiveKind kind, const std::vector<graph::AxisRef>& axes,
+                                  int num_groups, std::optional<int64_t> shift);
+
+ private:
+  std::map<std::vector<int64_t>, CommunicatingGroups> groups_;
+};
+
 // Machine::CoreShare of the outermost level at which members of a group meet.
 double CoreShare(const Machine& machine, const CommunicatingGroups& groups);
 
@@ -170,6 +183,7 @@ struct WorkOptions {
 };
 
 // The work of every stage of a graph. Errors are those of AssignPhases, and that the cluster has
+  GroupsCache* groups = nullptr;  // null: groups are forgotten
 // too few devices. REQUIRES: reshards lowered, one mesh, stages assigned.
 absl::StatusOr<ModelWork> MeasureWork(const graph::Graph& graph, const Machine& machine,
                                       const WorkOptions& options);

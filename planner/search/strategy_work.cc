@@ -65,6 +65,7 @@ absl::StatusOr<const ModelWork*> StrategyWork::Of(Strategy strategy, int64_t mic
   WorkOptions options;
   options.num_groups = static_cast<int>(num_groups);
   options.group = group;
+  options.groups = &groups_;
   ASSIGN_OR_RETURN(ModelWork work, MeasureWork(graph, *problem_->machine, options));
   return &works_.emplace(key, std::move(work)).first->second;
 }
