@@ -55,7 +55,7 @@ class Searcher {
       : problem_(problem), work_(std::move(work)), bounds_(std::move(bounds)) {}
 
   absl::StatusOr<SearchResult> Run() {
-    result_.num_layers = work_.model().layers().num_copies;
+    for (const RepeatedLayers& run : work_.model().runs()) result_.num_layers += run.num_copies;
     largest_cp_ = LargestContext(problem_.hints, *problem_.forward);
     ListCandidates();
     if (open_.empty()) return NoneDivides();

@@ -57,8 +57,8 @@ absl::StatusOr<const ModelWork*> StrategyWork::Of(Strategy strategy, int64_t mic
     SplitOptions options;
     options.machine = problem_->machine;
     options.num_groups = static_cast<int>(num_groups);
-    options.layers = model->kept_layers();
-    options.num_layers = model->layers().num_copies;
+    options.runs = model->kept_runs();
+    for (const RepeatedLayers& run : model->runs()) options.num_layers.push_back(run.num_copies);
     RETURN_IF_ERROR(SplitByCost(strategy, options, graph));
   }
   RETURN_IF_ERROR(problem_->lower(graph));
