@@ -76,6 +76,15 @@ ModelWork WithSplitSends(ModelWork work, const StagePlacement& placement, double
   return work;
 }
 
+// The work without what gradients of weights hide of the collectives beside them.
+ModelWork WithHidden(ModelWork work) {
+  for (StageWork& stage : work.stages) {
+    double& seconds = stage.backward.communication_s;
+    seconds = std::max(seconds - stage.hidden_by_weights_s, 0.0);
+  }
+  return work;
+}
+
 // The work with what its phases wait for the host to launch counted as compute.
 ModelWork WithLaunches(ModelWork work) {
   for (StageWork& stage : work.stages) {
@@ -95,7 +104,7 @@ class Estimator {
         placement_(options.placement.value_or(
             PlacementOf(*options.policy, num_groups_, options.chunks_per_group))),
         splits_(options.split_weight_gradients || options.policy->needs().splits_backward),
-        work_(WithLaunches(SplitSends(std::move(work)))),
+        work_(WithLaunches(Overlapped(SplitSends(std::move(work))))),
         microbatches_(static_cast<double>(work_.num_microbatches)) {}
 
   absl::StatusOr<StepEstimate> Run() {
@@ -136,6 +145,10 @@ class Estimator {
   ModelWork SplitSends(ModelWork work) const {
     const int level = machine_.cluster.MeetingLevel(0, work.devices_per_stage - 1);
     return WithSplitSends(std::move(work), placement_, machine_.CoreShare(level));
+  }
+  ModelWork Overlapped(ModelWork work) const {
+    const bool hides = options_.overlaps_gradients && !splits_;
+    return hides ? WithHidden(std::move(work)) : work;
   }
 
   int GroupOf(int stage) const { return placement_.GroupOf(stage); }

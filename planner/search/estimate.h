@@ -130,13 +130,15 @@ struct EstimateOptions {
   bool split_weight_gradients = false;           // or if the policy wants that
   double effort = 0;                             // see Pipeline
   double bucket_bytes = 4 << 20;                 // see CompileOptions
-  bool overlaps_gradients = true;                // their reductions with the backward pass
+  // Reductions of gradients with the backward pass: those of weights with all of it, other
+  // collectives with gradients of weights (StageWork::hidden_by_weights_s).
+  bool overlaps_gradients = true;
   // Of each group of the pipeline, the group of devices; empty: in their order.
   std::vector<int> device_groups = {};
   double limit_s = std::numeric_limits<double>::infinity();  // see StepEstimate
+  LinkCache* links = nullptr;                                // null: links are forgotten
 };
 
-  LinkCache* links = nullptr;                                // null: links are forgotten
 // How many bytes of gradients are reduced together between `groups`: `largest`, halved until that
 // takes 10 ms or is less than 512 KiB. While the first bucket fills, the link waits, and nothing
 // hides the last one; so buckets are small where links are slow.

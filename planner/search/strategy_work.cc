@@ -99,6 +99,7 @@ absl::StatusOr<double> StrategyWork::LeastGroupSeconds(const Strategy& strategy,
     for (const StageWork& segment : work.stages) {
       forward += segment.forward;
       backward += segment.backward;
+      backward.communication_s -= segment.hidden_by_weights_s;
     }
     for (const StageTransfer& transfer : work.transfers) {
       most_saved_s = std::max(most_saved_s, transfer.saved_s);
