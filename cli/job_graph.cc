@@ -428,7 +428,7 @@ absl::StatusOr<Choice> Choose(const Registries& registries, const Job& job,
 }
 
 absl::Status LayOutByStrategy(const Job& job, const Choice& choice, const planner::Policy& policy,
-                              const planner::RepeatedLayers& layers,
+                              absl::Span<const planner::RepeatedLayers> runs,
                               absl::Span<const graph::SplitHint> hints, JobGraph& result) {
   const Strategy& strategy = choice.strategy;
   RETURN_IF_ERROR(HostDevicesOf(job, strategy.num_devices()).status());
@@ -447,7 +447,7 @@ absl::Status LayOutByStrategy(const Job& job, const Choice& choice, const planne
     planner::SplitOptions options;
     options.machine = &*result.machine;
     options.num_groups = static_cast<int>(strategy.pp);
-    options.layers = layers;
+    options.runs.assign(runs.begin(), runs.end());
     RETURN_IF_ERROR(
         AtKey(job, {"parallel.strategy"}, planner::SplitByCost(strategy, options, result.graph)));
   }
@@ -492,8 +492,8 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
     const std::vector<graph::SplitHint>& splits = result.model.model->tensor_splits;
     hints.insert(hints.end(), splits.begin(), splits.end());
   }
-  const planner::RepeatedLayers layers =
-      planner::InPairs(planner::FindRepeatedLayers(forward, hints, planner::kLeastLayers));
+  const std::vector<planner::RepeatedLayers> runs =
+      planner::InPairs(planner::FindRepeatedRuns(forward, hints, planner::kLeastLayers));
   ASSIGN_OR_RETURN(const bool needs_search, NeedsSearch(job, given));
   std::optional<graph::Graph> search_forward;
   if (needs_search && forward.meshes().empty()) search_forward = forward;
@@ -513,7 +513,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   } else {
     ASSIGN_OR_RETURN(const Choice choice,
                      Choose(registries, job, given, policy, search_forward, hints, result));
-    RETURN_IF_ERROR(LayOutByStrategy(job, choice, policy, layers, hints, result));
+    RETURN_IF_ERROR(LayOutByStrategy(job, choice, policy, runs, hints, result));
   }
   return result;
 }

@@ -104,14 +104,14 @@ struct LaidOut {
 // Cuts the stages and applies the strategy.
 absl::Status Apply(const LaidOut& layout, int64_t microbatches, absl::Span<const int> stage_starts,
                    const ModelOptions& options, const planner::Machine* machine,
-                   const planner::RepeatedLayers& layers, graph::Graph& graph) {
+                   absl::Span<const planner::RepeatedLayers> runs, graph::Graph& graph) {
   const planner::Strategy& strategy = layout.strategy;
   RETURN_IF_ERROR(planner::ApplyStrategy(strategy, microbatches, options.splits, graph));
   if (strategy.splits_by_cost) {
     planner::SplitOptions split;
     split.machine = machine;
     split.num_groups = static_cast<int>(strategy.pp);
-    split.layers = layers;
+    split.runs.assign(runs.begin(), runs.end());
     RETURN_IF_ERROR(planner::SplitByCost(strategy, split, graph));
   }
   return stage_starts.empty() ? planner::AssignStages(strategy.num_stages(), graph)
@@ -121,7 +121,8 @@ absl::Status Apply(const LaidOut& layout, int64_t microbatches, absl::Span<const
 // Searches, and applies what is found.
 absl::StatusOr<LaidOut> ApplyFastest(const Registries& registries, const ModelOptions& options,
                                      const planner::Machine& machine, const graph::Graph& forward,
-                                     const planner::RepeatedLayers& layers, graph::Graph& graph) {
+                                     absl::Span<const planner::RepeatedLayers> runs,
+                                     graph::Graph& graph) {
   planner::SearchProblem problem;
   problem.ops = &registries.ops;
   problem.forward = &forward;
@@ -149,7 +150,7 @@ absl::StatusOr<LaidOut> ApplyFastest(const Registries& registries, const ModelOp
   const planner::Candidate& best = found.best;
   LaidOut layout = {best.strategy, std::string(best.policy->name()), best.device_groups};
   RETURN_IF_ERROR(
-      Apply(layout, best.microbatches, best.stage_starts, options, &machine, layers, graph));
+      Apply(layout, best.microbatches, best.stage_starts, options, &machine, runs, graph));
   return layout;
 }
 
@@ -164,20 +165,20 @@ absl::StatusOr<LaidOut> LayOut(const Registries& registries, const ModelOptions&
   if (policy != nullptr && layout.strategy.vpp == 1) {
     layout.strategy.vpp = planner::StagesPerGroup(*policy);
   }
-  planner::RepeatedLayers layers;
+  std::vector<planner::RepeatedLayers> runs;
   std::optional<graph::Graph> forward;
   if (!given.has_value() || given->splits_by_cost) {
     ASSIGN_OR_RETURN(forward, ForwardOf(graph));
-    layers = planner::InPairs(
-        planner::FindRepeatedLayers(*forward, options.splits, planner::kLeastLayers));
+    runs = planner::InPairs(
+        planner::FindRepeatedRuns(*forward, options.splits, planner::kLeastLayers));
   }
   if (!given.has_value()) {
-    return ApplyFastest(registries, options, *machine, *forward, layers, graph);
+    return ApplyFastest(registries, options, *machine, *forward, runs, graph);
   }
   const int64_t microbatches = options.microbatches > 0
                                    ? options.microbatches
                                    : planner::ChooseMicrobatches(layout.strategy, graph);
-  RETURN_IF_ERROR(Apply(layout, microbatches, {}, options, machine, layers, graph));
+  RETURN_IF_ERROR(Apply(layout, microbatches, {}, options, machine, runs, graph));
   return layout;
 }
 

@@ -1,6 +1,8 @@
 #include "planner/plan/memory.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -28,7 +30,8 @@ bool Meet(const std::vector<LiveSpan>& a, const std::vector<LiveSpan>& b) {
   return false;
 }
 
-// Which buffers meet. Many have the same lifetime: each pair of lifetimes is compared once.
+// Which buffers meet. Many have the same lifetime: such a kind counts once. A sweep over positions
+// keeps the kinds that are in use, and adds them to those that a kind meets where it begins.
 class Meetings {
  public:
   explicit Meetings(const std::vector<Lifetime>& lifetimes) : kinds_(lifetimes.size()) {
@@ -45,18 +48,75 @@ class Meetings {
     }
     num_kinds_ = firsts.size();
     meets_.resize(num_kinds_ * num_kinds_);
-    for (size_t a = 0; a < num_kinds_; ++a) {
-      for (size_t b = 0; b <= a; ++b) {
-        const uint8_t meet = Meet(lifetimes[firsts[a]], lifetimes[firsts[b]]) ? 1 : 0;
-        meets_[a * num_kinds_ + b] = meets_[b * num_kinds_ + a] = meet;
-      }
+    std::vector<Event> events;
+    for (size_t kind = 0; kind < num_kinds_; ++kind) {
+      const Lifetime& lifetime = lifetimes[firsts[kind]];
+      AddEvents(lifetime.spans, kind, Use::kInUse, &events);
+      AddEvents(lifetime.held, kind, Use::kHeld, &events);
+      AddEvents(lifetime.touched, kind, Use::kTouched, &events);
     }
+    Sweep(std::move(events));
   }
   // Of a buffer: the number of its lifetime, and by such a number whether it meets it.
   uint32_t KindOf(size_t buffer) const { return kinds_[buffer]; }
   const uint8_t* RowOf(size_t buffer) const { return &meets_[kinds_[buffer] * num_kinds_]; }
 
  private:
+  enum class Use : uint8_t { kInUse, kHeld, kTouched };
+  struct Event {
+    int64_t position = 0;
+    bool is_begin = false;  // else the span ended before
+    Use use = Use::kInUse;
+    size_t kind = 0;
+  };
+  using Bits = std::vector<uint64_t>;  // by kind
+
+  static void AddEvents(const std::vector<LiveSpan>& spans, size_t kind, Use use,
+                        std::vector<Event>* events) {
+    for (const LiveSpan& span : spans) {
+      events->push_back({span.first, true, use, kind});
+      events->push_back({span.last + 1, false, use, kind});
+    }
+  }
+
+  // With what a use meets.
+  static Use OtherOf(Use use) {
+    switch (use) {
+      case Use::kInUse:
+        return Use::kInUse;
+      case Use::kHeld:
+        return Use::kTouched;
+      case Use::kTouched:
+        return Use::kHeld;
+    }
+    return use;
+  }
+
+  void Sweep(std::vector<Event> events) {
+    std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+      return std::tie(a.position, a.is_begin) < std::tie(b.position, b.is_begin);
+    });
+    const size_t num_words = num_kinds_ / 64 + 1;
+    std::array<Bits, 3> current;
+    for (Bits& bits : current) bits.resize(num_words);
+    std::vector<Bits> met(num_kinds_, Bits(num_words));
+    for (const Event& event : events) {
+      Bits& same = current[static_cast<size_t>(event.use)];
+      same[event.kind / 64] ^= uint64_t{1} << event.kind % 64;
+      if (!event.is_begin) continue;
+      const Bits& others = current[static_cast<size_t>(OtherOf(event.use))];
+      for (size_t w = 0; w < num_words; ++w) met[event.kind][w] |= others[w];
+    }
+    for (size_t a = 0; a < num_kinds_; ++a) {
+      for (size_t w = 0; w < num_words; ++w) {
+        for (uint64_t rest = met[a][w]; rest != 0; rest &= rest - 1) {
+          const size_t b = 64 * w + static_cast<size_t>(std::countr_zero(rest));
+          meets_[a * num_kinds_ + b] = meets_[b * num_kinds_ + a] = 1;
+        }
+      }
+    }
+  }
+
   std::vector<uint32_t> kinds_;  // by buffer
   size_t num_kinds_ = 0;
   std::vector<uint8_t> meets_;
@@ -108,9 +168,11 @@ struct Taken {
   int64_t below = 0;
 };
 
-// Places the blocks in this order. `buffers` have aligned sizes.
+// Places the blocks in this order, as long as that needs fewer than `limit` bytes. `buffers` have
+// aligned sizes.
 uint64_t PlaceInOrder(const std::vector<Block>& blocks, const Meetings& meet,
-                      const std::vector<size_t>& order, std::vector<Lifetime>* buffers) {
+                      const std::vector<size_t>& order, uint64_t limit,
+                      std::vector<Lifetime>* buffers) {
   std::vector<Placed> placed;  // by offset
   std::vector<Taken> taken;
   uint64_t total = 0;
@@ -156,6 +218,7 @@ uint64_t PlaceInOrder(const std::vector<Block>& blocks, const Meetings& meet,
           place, {static_cast<int64_t>(buffer.offset), static_cast<int64_t>(end), meet.KindOf(i)});
     }
     total = std::max(total, end);
+    if (total >= limit) break;
   }
   return total;
 }
@@ -195,7 +258,7 @@ uint64_t PackLifetimes(std::vector<Lifetime>* lifetimes) {
   std::iota(by_size.begin(), by_size.end(), size_t{0});
   std::stable_sort(by_size.begin(), by_size.end(),
                    [&](size_t a, size_t b) { return blocks[a].bytes > blocks[b].bytes; });
-  uint64_t best = PlaceInOrder(joined_blocks, meet, by_size, &joined);
+  uint64_t best = PlaceInOrder(joined_blocks, meet, by_size, UINT64_MAX, &joined);
   const uint64_t bound = MostLiveBytes(joined);
   // Of many buffers, each order takes its time.
   const uint64_t enough = joined.size() > kManyBuffers ? bound + bound / 100 : bound;
@@ -206,7 +269,7 @@ uint64_t PackLifetimes(std::vector<Lifetime>* lifetimes) {
     std::stable_sort(order.begin(), order.end(),
                      [&](size_t a, size_t b) { return keys[a] < keys[b]; });
     std::vector<Lifetime> other = joined;
-    const uint64_t bytes = PlaceInOrder(joined_blocks, meet, order, &other);
+    const uint64_t bytes = PlaceInOrder(joined_blocks, meet, order, best, &other);
     if (bytes >= best) return;
     best = bytes;
     joined = std::move(other);

@@ -23,7 +23,10 @@ using graph::AxisRef;
 class MeetingCheck {
  public:
   MeetingCheck(const FoldedPlan& folded, const Plan& programs)
-      : folded_(folded), programs_(programs), rendezvous_(FindRendezvous(programs)) {}
+      : folded_(folded),
+        programs_(programs),
+        num_classes_(folded.num_classes()),
+        rendezvous_(FindRendezvous(programs)) {}
 
   absl::Status Run() {
     for (uint32_t c = 0; c < folded_.collectives.size(); ++c) {
@@ -31,7 +34,7 @@ class MeetingCheck {
     }
     for (uint32_t t = 0; t < programs_.transfers.size(); ++t) RETURN_IF_ERROR(CheckTransfer(t));
     for (size_t i = 0; i < folded_.states.size(); ++i) {
-      if (folded_.states[i].registers.size() == folded_.num_classes()) continue;
+      if (folded_.states[i].registers.size() == num_classes_) continue;
       return absl::InvalidArgumentError(StrCat("state '", folded_.common.states[i].name,
                                                "' has no register on some device of its stage"));
     }
@@ -69,15 +72,14 @@ class MeetingCheck {
   // Each program of the stage runs it once, all in one place, with room for its data.
   absl::Status CheckCollective(uint32_t c) {
     const FoldedCollective& collective = folded_.collectives[c];
-    const uint32_t num_classes = folded_.num_classes();
     const absl::Span<const ActorRef> actors = rendezvous_.Of(c);
-    if (actors.size() != num_classes) {
+    if (actors.size() != num_classes_) {
       return absl::InvalidArgumentError(StrCat("collective ", c, " is run by ", actors.size(),
-                                               " of ", num_classes, " programs of stage ",
+                                               " of ", num_classes_, " programs of stage ",
                                                collective.stage));
     }
-    for (uint32_t i = 0; i < num_classes; ++i) {
-      if (actors[i].device != collective.stage * num_classes + i) {
+    for (uint32_t i = 0; i < num_classes_; ++i) {
+      if (actors[i].device != collective.stage * num_classes_ + i) {
         return absl::InvalidArgumentError(
             StrCat(Describe(actors[i]), " runs collective ", c, " of stage ", collective.stage));
       }
@@ -103,10 +105,20 @@ class MeetingCheck {
       return absl::InvalidArgumentError(StrCat("collective ", c, " has ", collective.specs.size(),
                                                " descriptions for ", groups.size(), " groups"));
     }
+    // With one description, groups differ only in who is in them: a class of devices counts once at
+    // each rank.
+    const bool is_one = collective.specs.size() == 1;
+    std::vector<bool> is_checked(is_one ? groups[0].size() * num_classes_ : 0);
     for (size_t g = 0; g < groups.size(); ++g) {
-      const CollectiveSpec& spec = collective.specs[collective.specs.size() == 1 ? 0 : g];
+      const CollectiveSpec& spec = collective.specs[is_one ? 0 : g];
       for (size_t rank = 0; rank < groups[g].size(); ++rank) {
-        const ActorRef& ref = actors[folded_.class_of[groups[g][rank]]];
+        const uint32_t class_of_rank = folded_.class_of[groups[g][rank]];
+        if (is_one) {
+          const size_t place = rank * num_classes_ + class_of_rank;
+          if (is_checked[place]) continue;
+          is_checked[place] = true;
+        }
+        const ActorRef& ref = actors[class_of_rank];
         const ActorPlan& actor = programs_.devices[ref.device].actors[ref.actor];
         const auto bytes = [&](int64_t count) {
           return static_cast<uint64_t>(count) * ByteSize(spec.dtype);
@@ -125,21 +137,20 @@ class MeetingCheck {
           RETURN_IF_ERROR(CheckBytes(ref, actor.outputs[t], bytes(OutputCount(spec, r, t))));
         }
       }
-      // With one description, groups differ only in who is in them: each class has been seen.
-      if (collective.specs.size() == 1 && folded_.num_classes() == 1) break;
+      if (is_one && num_classes_ == 1) break;
     }
     return absl::OkStatus();
   }
 
   absl::Status CheckTransfer(uint32_t t) const {
-    const FoldedTransfer& folded = folded_.transfers[t / folded_.num_classes()];
+    const FoldedTransfer& folded = folded_.transfers[t / num_classes_];
     const TransferPlan& transfer = programs_.transfers[t];
     const absl::Span<const ActorRef> actors = rendezvous_.Of(programs_.collectives.size() + t);
     if (actors.size() != 2) {
       return absl::InvalidArgumentError(
           StrCat("transfer ", t, " has ", actors.size(), " actors, expected a send and a recv"));
     }
-    const uint32_t first_device = folded_.FirstOfClasses()[t % folded_.num_classes()];
+    const uint32_t first_device = folded_.FirstOfClasses()[t % num_classes_];
     ASSIGN_OR_RETURN(const TilePlan tile, TileOf(folded_.mesh, folded_.shardings[folded.sharding],
                                                  folded.type, first_device));
     for (const ActorRef& ref : actors) {
@@ -158,6 +169,7 @@ class MeetingCheck {
 
   const FoldedPlan& folded_;
   const Plan& programs_;
+  const uint32_t num_classes_;
   const RendezvousTable rendezvous_;
   std::map<std::vector<AxisRef>, std::vector<std::vector<uint32_t>>> groups_;
 };

@@ -20,19 +20,22 @@ constexpr int kNoCopy = -1;
 
 class Finder {
  public:
-  Finder(const Graph& graph, const RepeatedLayers& layers) : graph_(graph), layers_(layers) {}
+  Finder(const Graph& graph, absl::Span<const RepeatedLayers> runs) : graph_(graph), runs_(runs) {}
 
   std::vector<AlikeNode> Run() {
     users_ = graph_.Users();
     for (NodeId id = 0; id < graph_.num_nodes(); ++id) nodes_.push_back({id, kNoCopy});
-    if (layers_.num_copies == 0) return std::move(nodes_);
-    const NodeId end = layers_.first_node + layers_.num_copies * layers_.nodes_per_copy;
-    for (NodeId id = layers_.first_node; id < end; ++id) {
-      const int place = id - layers_.first_node;
-      nodes_[id] = {layers_.first_node + place % layers_.nodes_per_copy,
-                    place / layers_.nodes_per_copy};
+    if (runs_.empty()) return std::move(nodes_);
+    int copies_before = 0;
+    for (const RepeatedLayers& run : runs_) {
+      for (int i = 0; i < run.num_copies * run.nodes_per_copy; ++i) {
+        nodes_[run.first_node + i] = {run.first_node + i % run.nodes_per_copy,
+                                      copies_before + i / run.nodes_per_copy};
+      }
+      copies_before += run.num_copies;
     }
-    for (NodeId id = end; id < graph_.num_nodes(); ++id) {
+    for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+      if (nodes_[id].copy != kNoCopy) continue;
       if (IsDeclared(id) || graph_.node(id).phase == graph::Phase::kForward) continue;
       const NodeId forward = graph_.node(id).forward;
       if (forward != kNoNode && nodes_[forward].copy != kNoCopy) {
@@ -121,7 +124,7 @@ class Finder {
   }
 
   const Graph& graph_;
-  const RepeatedLayers& layers_;
+  const absl::Span<const RepeatedLayers> runs_;
   std::vector<std::vector<NodeId>> users_;
   std::vector<AlikeNode> nodes_;
   std::map<std::string, NodeId> first_;
@@ -131,8 +134,8 @@ class Finder {
 
 }  // namespace
 
-std::vector<AlikeNode> FindAlikeNodes(const Graph& graph, const RepeatedLayers& layers) {
-  return Finder(graph, layers).Run();
+std::vector<AlikeNode> FindAlikeNodes(const Graph& graph, absl::Span<const RepeatedLayers> runs) {
+  return Finder(graph, runs).Run();
 }
 
 }  // namespace penstock::planner

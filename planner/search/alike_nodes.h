@@ -17,6 +17,8 @@
 
 #include <vector>
 
+#include "absl/types/span.h"
+
 #include "graph/graph.h"
 #include "planner/strategy/repeated_layers.h"
 
@@ -24,13 +26,14 @@ namespace penstock::planner {
 
 struct AlikeNode {
   graph::NodeId first = 0;  // the first node that it is like; itself where there is none
-  int copy = -1;            // of the layer; -1: of none
+  int copy = -1;            // of the layer, counted over all runs; -1: of none
 
   friend bool operator==(const AlikeNode&, const AlikeNode&) = default;
 };
 
-// By node. `layers` are those of the forward part, whose nodes come first.
-std::vector<AlikeNode> FindAlikeNodes(const graph::Graph& graph, const RepeatedLayers& layers);
+// By node. `runs` are those of the forward part, whose nodes come first, in their order.
+std::vector<AlikeNode> FindAlikeNodes(const graph::Graph& graph,
+                                      absl::Span<const RepeatedLayers> runs);
 
 }  // namespace penstock::planner
 

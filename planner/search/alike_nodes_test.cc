@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -21,18 +22,18 @@ class AlikeNodesTest : public ::testing::Test {
     config.width = 32;
     graph::Graph forward = *graph::BuildModelGraph(ops_, *models_.FindModel("gpt"), config,
                                                    graph::ModelUse::kTrain, 8);
-    layers_ = FindRepeatedLayers(forward, {}, 4);
+    runs_ = FindRepeatedRuns(forward, {}, 4);
     return *graph::BuildTrainingGraph(ops_, std::move(forward), {});
   }
 
   const graph::OpRegistry ops_ = graph::BuiltinOps();
   const graph::ModelRegistry models_ = graph::BuiltinModels();
-  RepeatedLayers layers_;
+  std::vector<RepeatedLayers> runs_;
 };
 
 TEST_F(AlikeNodesTest, GradientsUpdatesAndStatesFollowTheLayers) {
   const graph::Graph graph = Training(6);
-  const std::vector<AlikeNode> nodes = FindAlikeNodes(graph, layers_);
+  const std::vector<AlikeNode> nodes = FindAlikeNodes(graph, runs_);
   const auto copy_of = [&](const std::string& name) {
     for (graph::NodeId id = 0; id < graph.num_nodes(); ++id) {
       for (const graph::ValueId result : graph.node(id).results) {
@@ -63,7 +64,7 @@ TEST_F(AlikeNodesTest, TheNumberOfKindsDoesNotGrowWithLayers) {
     std::set<graph::NodeId> kinds;
     // No two nodes of one copy are alike, and those that are look alike.
     std::set<std::pair<graph::NodeId, int>> seen;
-    const std::vector<AlikeNode> nodes = FindAlikeNodes(graph, layers_);
+    const std::vector<AlikeNode> nodes = FindAlikeNodes(graph, runs_);
     for (graph::NodeId id = 0; id < graph.num_nodes(); ++id) {
       kinds.insert(nodes[id].first);
       if (nodes[id].copy < 0) continue;
@@ -83,8 +84,8 @@ TEST_F(AlikeNodesTest, TheNumberOfKindsDoesNotGrowWithLayers) {
 
 TEST_F(AlikeNodesTest, WithoutRepeatedLayersEachNodeIsLikeItself) {
   const graph::Graph graph = Training(2);
-  ASSERT_EQ(layers_.num_copies, 0);
-  const std::vector<AlikeNode> nodes = FindAlikeNodes(graph, layers_);
+  ASSERT_TRUE(runs_.empty());
+  const std::vector<AlikeNode> nodes = FindAlikeNodes(graph, runs_);
   for (graph::NodeId id = 0; id < graph.num_nodes(); ++id) {
     EXPECT_EQ(nodes[id], (AlikeNode{id, -1}));
   }

@@ -538,7 +538,7 @@ TEST_F(ChooseShardingsTest, FindsTensorAndSequenceParallelism) {
   }
   problem.machine = &machine;
   for (const AlikeNode& node :
-       FindAlikeNodes(graph, {layers.first_node, layers.nodes_per_copy, 3})) {
+       FindAlikeNodes(graph, {RepeatedLayers{layers.first_node, layers.nodes_per_copy, 3}})) {
     problem.alike.push_back(node.first);
     problem.times.push_back(node.copy == 1 ? 4 : 1);
   }

@@ -76,6 +76,15 @@ ModelWork WithSplitSends(ModelWork work, const StagePlacement& placement, double
   return work;
 }
 
+// The work without what gradients of weights hide of the collectives beside them.
+ModelWork WithHidden(ModelWork work) {
+  for (StageWork& stage : work.stages) {
+    double& seconds = stage.backward.communication_s;
+    seconds = std::max(seconds - stage.hidden_by_weights_s, 0.0);
+  }
+  return work;
+}
+
 // The work with what its phases wait for the host to launch counted as compute.
 ModelWork WithLaunches(ModelWork work) {
   for (StageWork& stage : work.stages) {
@@ -88,17 +97,15 @@ ModelWork WithLaunches(ModelWork work) {
 
 class Estimator {
  public:
-  Estimator(const ModelWork& work, const Machine& machine, const EstimateOptions& options)
+  Estimator(ModelWork work, const Machine& machine, const EstimateOptions& options)
       : machine_(machine),
         options_(options),
         num_groups_(static_cast<int>(work.stages.size()) / options.chunks_per_group),
         placement_(options.placement.value_or(
             PlacementOf(*options.policy, num_groups_, options.chunks_per_group))),
         splits_(options.split_weight_gradients || options.policy->needs().splits_backward),
-        work_(WithLaunches(WithSplitSends(
-            work, placement_,
-            machine.CoreShare(machine.cluster.MeetingLevel(0, work.devices_per_stage - 1))))),
-        microbatches_(static_cast<double>(work.num_microbatches)) {}
+        work_(WithLaunches(Overlapped(SplitSends(std::move(work))))),
+        microbatches_(static_cast<double>(work_.num_microbatches)) {}
 
   absl::StatusOr<StepEstimate> Run() {
     estimate_.groups.resize(num_groups_);
@@ -135,6 +142,15 @@ class Estimator {
   }
 
  private:
+  ModelWork SplitSends(ModelWork work) const {
+    const int level = machine_.cluster.MeetingLevel(0, work.devices_per_stage - 1);
+    return WithSplitSends(std::move(work), placement_, machine_.CoreShare(level));
+  }
+  ModelWork Overlapped(ModelWork work) const {
+    const bool hides = options_.overlaps_gradients && !splits_;
+    return hides ? WithHidden(std::move(work)) : work;
+  }
+
   int GroupOf(int stage) const { return placement_.GroupOf(stage); }
 
   // The first device of a group.
@@ -172,22 +188,10 @@ class Estimator {
   // Of a value from one group to another: device d of the one sends to device d of the other.
   double SendSeconds(int from, int to, double num_bytes) {
     if (from == to) return 0;
-    const auto [it, is_new] = links_.try_emplace({from, to});
-    const int64_t n = work_.devices_per_stage;
     const int64_t source = FirstDevice(from);
     const int64_t target = FirstDevice(to);
-    Link& link = it->second;
-    if (is_new) {
-      std::vector<std::vector<int64_t>> pairs;
-      for (int64_t d = 0; d < n; ++d) pairs.push_back({source + d, target + d});
-      link.at_once = CountGroupsAtOnce(machine_.cluster, pairs);
-      // Of the pairs that meet at one level, one stands for all.
-      std::map<int, int64_t> by_level;
-      for (int64_t d = 0; d < n; ++d) {
-        by_level.try_emplace(machine_.cluster.MeetingLevel(source + d, target + d), d);
-      }
-      for (const auto& [level, d] : by_level) link.senders.push_back(d);
-    }
+    LinkCache& links = options_.links != nullptr ? *options_.links : own_links_;
+    const GroupLink& link = links.Find(machine_.cluster, work_.devices_per_stage, source, target);
     double slowest = 0;
     for (const int64_t d : link.senders) {
       slowest = std::max(slowest, PredictSendSeconds(machine_.cluster, source + d, target + d,
@@ -517,11 +521,6 @@ class Estimator {
     if (estimate_.bubble_s < kLeastBubble * estimate_.step_s) estimate_.bubble_s = 0;
   }
 
-  struct Link {
-    GroupsAtOnce at_once;
-    std::vector<int64_t> senders;
-  };
-
   const Machine& machine_;
   const EstimateOptions& options_;
   const int num_groups_;
@@ -532,7 +531,7 @@ class Estimator {
   StepEstimate estimate_;
   std::vector<int> device_groups_;  // of each group, where it lies
   std::vector<int> group_on_;       // the other way round
-  std::map<std::pair<int, int>, Link> links_;
+  LinkCache own_links_;
   std::vector<std::pair<int, double>> after_step_;  // from a group, seconds
   // Of each group.
   std::vector<Reductions> reductions_;
@@ -578,9 +577,25 @@ int StepEstimate::fullest_group() const {
                           groups.begin());
 }
 
-absl::StatusOr<StepEstimate> EstimateStep(const ModelWork& work, const Machine& machine,
+const GroupLink& LinkCache::Find(const Cluster& cluster, int64_t num_devices, int64_t source,
+                                 int64_t target) {
+  const auto [it, is_new] = links_.try_emplace({num_devices, source, target});
+  GroupLink& link = it->second;
+  if (!is_new) return link;
+  std::vector<std::vector<int64_t>> pairs;
+  std::map<int, int64_t> by_level;
+  for (int64_t d = 0; d < num_devices; ++d) {
+    pairs.push_back({source + d, target + d});
+    by_level.try_emplace(cluster.MeetingLevel(source + d, target + d), d);
+  }
+  link.at_once = CountGroupsAtOnce(cluster, pairs);
+  for (const auto& [level, d] : by_level) link.senders.push_back(d);
+  return link;
+}
+
+absl::StatusOr<StepEstimate> EstimateStep(ModelWork work, const Machine& machine,
                                           const EstimateOptions& options) {
-  return Estimator(work, machine, options).Run();
+  return Estimator(std::move(work), machine, options).Run();
 }
 
 }  // namespace penstock::planner

@@ -29,8 +29,10 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -78,6 +80,25 @@ struct GroupEstimate {
   bool fits() const { return spare_bytes() >= 0 && fits_on_host(); }
 };
 
+// How groups of devices are linked: each device of the one with one of the other.
+struct GroupLink {
+  GroupsAtOnce at_once;
+  std::vector<int64_t>
+      senders;  // positions in the groups; of the pairs that meet at one level, one
+};
+
+// Links that were found before: the estimates of many strategies on one cluster have the same.
+class LinkCache {
+ public:
+  // Between the devices from `source` and `target` on. Valid as long as this object. REQUIRES: the
+  // cluster is the same in all calls.
+  const GroupLink& Find(const Cluster& cluster, int64_t num_devices, int64_t source,
+                        int64_t target);
+
+ private:
+  std::map<std::tuple<int64_t, int64_t, int64_t>, GroupLink> links_;
+};
+
 struct StepEstimate {
   double step_s = 0;
   double compute_s = 0;
@@ -109,10 +130,13 @@ struct EstimateOptions {
   bool split_weight_gradients = false;           // or if the policy wants that
   double effort = 0;                             // see Pipeline
   double bucket_bytes = 4 << 20;                 // see CompileOptions
-  bool overlaps_gradients = true;                // their reductions with the backward pass
+  // Reductions of gradients with the backward pass: those of weights with all of it, other
+  // collectives with gradients of weights (StageWork::hidden_by_weights_s).
+  bool overlaps_gradients = true;
   // Of each group of the pipeline, the group of devices; empty: in their order.
   std::vector<int> device_groups = {};
   double limit_s = std::numeric_limits<double>::infinity();  // see StepEstimate
+  LinkCache* links = nullptr;                                // null: links are forgotten
 };
 
 // How many bytes of gradients are reduced together between `groups`: `largest`, halved until that
@@ -122,7 +146,7 @@ double BestBucketBytes(const Machine& machine, const CommunicatingGroups& groups
 
 // Errors: the policy fails, or its orders wait for each other for ever. REQUIRES: the number of
 // stages is a multiple of chunks_per_group.
-absl::StatusOr<StepEstimate> EstimateStep(const ModelWork& work, const Machine& machine,
+absl::StatusOr<StepEstimate> EstimateStep(ModelWork work, const Machine& machine,
                                           const EstimateOptions& options);
 
 }  // namespace penstock::planner

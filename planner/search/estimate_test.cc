@@ -310,6 +310,39 @@ TEST_F(EstimateTest, ReductionsThatDoNotOverlapAreExposed) {
               exposed.communication_s - overlapped.communication_s, 1e-9);
 }
 
+// Gradients of weights run behind the all_reduces of input gradients, but not if they have phases
+// of their own.
+TEST_F(EstimateTest, GradientsOfWeightsHideReductionsOfInputGradients) {
+  graph::Graph graph = Train("tp=4", 2, Config());
+  EXPECT_TRUE(RunPasses(EstimatePasses(ops_), {}, &graph).ok());
+  // Links so fast that the gradients of one layer hide all of its reductions, and so slow that
+  // these take much longer.
+  for (const double bytes_per_s : {1e10, 1e5}) {
+    SCOPED_TRACE(bytes_per_s);
+    const Machine machine = MakeMachine(4, 1, 1e9, bytes_per_s, 1e15);
+    const ModelWork work = *MeasureWork(graph, machine, {.num_groups = 1});
+    const StageWork& stage = work.stages[0];
+    if (bytes_per_s > 1e9) {
+      EXPECT_GT(stage.hidden_by_weights_s, 0.5 * stage.backward.communication_s);
+      EXPECT_LE(stage.hidden_by_weights_s, stage.backward.communication_s);
+    } else {
+      EXPECT_GT(stage.hidden_by_weights_s, 0.5 * stage.weight.compute_s);
+      EXPECT_LE(stage.hidden_by_weights_s, stage.weight.compute_s);
+    }
+    EstimateOptions options;
+    options.policy = policies_.Find("1f1b");
+    const StepEstimate hidden = *EstimateStep(work, machine, options);
+    options.split_weight_gradients = true;
+    const StepEstimate split = *EstimateStep(work, machine, options);
+    EXPECT_NEAR(split.step_s - hidden.step_s, 2 * stage.hidden_by_weights_s, 1e-9 * split.step_s);
+    options.split_weight_gradients = false;
+    options.overlaps_gradients = false;
+    const StepEstimate exposed = *EstimateStep(work, machine, options);
+    EXPECT_NEAR(exposed.communication_s - hidden.communication_s, 2 * stage.hidden_by_weights_s,
+                1e-9 * split.step_s);
+  }
+}
+
 // A gigabyte a second between the devices of a node, and 50 MB/s between two nodes: 10 ms are worth
 // 250 KB of an all_reduce of 2. The plan has the buckets that the estimate counts.
 TEST_F(EstimateTest, BucketsAreSmallWhereLinksAreSlow) {
@@ -356,13 +389,16 @@ TEST_F(EstimateTest, AShiftSendsAsManyMessagesOutOfANodeAsItHasRings) {
 }
 
 TEST_F(EstimateTest, TensorParallelSumsAreExposed) {
-  const graph::Graph graph = Train("tp=4", 1, Config());
-  CompileFor(graph, MakeMachine(4, 1, 1e11, 1e9, 1e9));
+  graph::Graph graph = Train("tp=4", 1, Config());
+  const Machine machine = MakeMachine(4, 1, 1e11, 1e9, 1e9);
+  CompileFor(graph, machine);
   // In each layer 2 sums forward and 2 backward; outside, for the embedding and the head's input
-  // gradient, each of 16 * 32 * 64 floats.
+  // gradient, each of 16 * 32 * 64 floats. But for what gradients of weights hide.
   const double num_bytes = (4 * 4 + 2) * 16 * 32 * 64 * 4;
-  EXPECT_NEAR(estimate_.inline_communication_s, num_bytes * 2 * 3 / 4 / 1e9,
-              0.1 * estimate_.inline_communication_s);
+  EXPECT_TRUE(RunPasses(EstimatePasses(ops_), {}, &graph).ok());
+  const ModelWork work = *MeasureWork(graph, machine, {.num_groups = 1});
+  EXPECT_NEAR(estimate_.inline_communication_s + work.stages[0].hidden_by_weights_s,
+              num_bytes * 2 * 3 / 4 / 1e9, 0.1 * estimate_.inline_communication_s);
   EXPECT_NEAR(estimate_.communication_s, estimate_.inline_communication_s,
               0.1 * estimate_.communication_s);
 }

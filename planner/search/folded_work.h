@@ -1,7 +1,10 @@
 // The work of a model with many layers, measured on one with three of them.
 //
+// A model may repeat layers of several kinds, one kind after the other (FindRepeatedRuns): of each
+// run of layers, three are kept.
+//
 // The forward operators are cut into *segments* where least crosses, at least between the layers.
-// Each segment of the short model is measured as a stage; those of the middle layer are repeated.
+// Each segment of the short model is measured as a stage; those of middle layers are repeated.
 // Stages are made of whole segments.
 //
 // Thread rule: the methods are const; a FoldedModel may be shared by readers.
@@ -40,9 +43,10 @@ class FoldedModel {
 
   // The training step of the short model, its segments being its stages; no shardings.
   const graph::Graph& graph() const { return graph_; }
-  const RepeatedLayers& layers() const { return layers_; }
-  // Those that graph() has of them.
-  RepeatedLayers kept_layers() const;
+  // Of the whole model, in its order.
+  const std::vector<RepeatedLayers>& runs() const { return runs_; }
+  // What graph() has of them.
+  std::vector<RepeatedLayers> kept_runs() const;
 
   int num_segments() const { return static_cast<int>(starts_.size()); }
   // Of each segment of the whole model, its first operator in ForwardSequenceOf(whole model).
@@ -54,17 +58,23 @@ class FoldedModel {
  private:
   static absl::StatusOr<FoldedModel> CreateFrom(const graph::OpRegistry& ops,
                                                 const graph::Graph& forward,
-                                                const RepeatedLayers& layers,
+                                                absl::Span<const RepeatedLayers> runs,
                                                 const graph::TrainingOptions& training,
                                                 bool keeps_layers);
 
+  // Segments of the short model: those of the middle layer of a run, which stand for `times`
+  // layers.
+  struct Repeated {
+    int first = 0;
+    int count = 0;
+    int times = 1;
+  };
+  static ModelWork Repeat(const ModelWork& work, const Repeated& repeated);
+
   graph::Graph graph_;
-  RepeatedLayers layers_;
+  std::vector<RepeatedLayers> runs_;
   std::vector<int> starts_;
-  // Segments of the short model: those of the middle layer, which stand for `repeats_` layers.
-  int first_repeated_ = 0;
-  int num_repeated_ = 0;
-  int repeats_ = 1;
+  std::vector<Repeated> repeated_;  // one a run
 };
 
 }  // namespace penstock::planner

@@ -25,6 +25,7 @@ ModelWork Join(const ModelWork& work, absl::Span<const int> starts) {
     whole.forward += part.forward;
     whole.backward += part.backward;
     whole.weight += part.weight;
+    whole.hidden_by_weights_s += part.hidden_by_weights_s;
     whole.update += part.update;
     for (const GradientReduction& reduction : part.gradients) {
       const auto same = std::find_if(

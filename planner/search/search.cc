@@ -55,7 +55,7 @@ class Searcher {
       : problem_(problem), work_(std::move(work)), bounds_(std::move(bounds)) {}
 
   absl::StatusOr<SearchResult> Run() {
-    result_.num_layers = work_.model().layers().num_copies;
+    for (const RepeatedLayers& run : work_.model().runs()) result_.num_layers += run.num_copies;
     largest_cp_ = LargestContext(problem_.hints, *problem_.forward);
     ListCandidates();
     if (open_.empty()) return NoneDivides();
@@ -365,12 +365,13 @@ class Searcher {
     result_.num_too_large = num_too_large;
   }
 
-  EstimateOptions OptionsOf(const Strategy& strategy, const Policy* policy) const {
+  EstimateOptions OptionsOf(const Strategy& strategy, const Policy* policy) {
     EstimateOptions options;
     options.policy = policy;
     options.chunks_per_group = static_cast<int>(strategy.vpp);
     options.split_weight_gradients = problem_.splits_weight_gradients;
     options.bucket_bytes = problem_.bucket_bytes;
+    options.links = &links_;
     return options;
   }
 
@@ -384,7 +385,7 @@ class Searcher {
 
   absl::StatusOr<Candidate> CandidateOf(const Policy* policy, const StrategyWork::Cutting& cutting,
                                         const Open& open, double limit_s = kNever,
-                                        std::optional<double>* too_large_s = nullptr) const {
+                                        std::optional<double>* too_large_s = nullptr) {
     EstimateOptions options = OptionsOf(open.strategy, policy);
     options.limit_s = limit_s;
     absl::Span<const std::vector<int>> arrangements = cutting.arrangements;
@@ -601,6 +602,7 @@ class Searcher {
   const SearchProblem& problem_;
   StrategyWork work_;
   StrategyBounds bounds_;
+  LinkCache links_;
   int64_t largest_cp_ = 1;
   std::vector<Open> open_;
   absl::Status last_refusal_ = absl::InvalidArgumentError("there must be at least one device");

@@ -2,9 +2,9 @@
 // to be fastest and fits into memory.
 //
 // Every strategy is lowered and measured on a model with three of the layers that the real one
-// repeats (repeated_layers.h), cut at the points where least crosses; the work of the middle layer
-// counts as often as there are layers between. So a search takes as long for a hundred layers as
-// for ten. Stages are cut so that the slowest is as fast as possible.
+// repeats, of each kind (repeated_layers.h), cut at the points where least crosses; the work of the
+// middle layer counts as often as there are layers between. So a search takes as long for a hundred
+// layers as for ten. Stages are cut so that the slowest is as fast as possible.
 //
 // A strategy is not lowered if it cannot win: its states alone do not fit into memory, or its work,
 // divided over the devices without communication, with the least bubble of its pipeline, takes
@@ -107,7 +107,7 @@ struct SearchResult {
   int num_refused = 0;    // do not divide the model or the batch
   int num_too_large = 0;  // do not fit into memory
   int num_bounded = 0;    // could not be faster than the best, by whatever order
-  int num_layers = 0;     // that the model repeats; 0: none
+  int num_layers = 0;     // that the model repeats, of all kinds; 0: none
 };
 
 // Where nothing fits into memory, the result is what comes nearest (see CheckFits in

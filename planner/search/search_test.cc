@@ -411,7 +411,8 @@ TEST_F(SearchTest, FoldedWorkIsThatOfTheWholeModel) {
   graph::TrainingOptions training;
   const SearchProblem problem = Problem(forward, gpt_hints(), machine, 16);
   const FoldedModel model = *FoldedModel::Create(ops_, forward, gpt_hints(), training);
-  EXPECT_EQ(model.layers().num_copies, 9);
+  ASSERT_EQ(model.runs().size(), 1u);
+  EXPECT_EQ(model.runs()[0].num_copies, 9);
   graph::Graph whole = *graph::BuildTrainingGraph(ops_, forward, training);
   EXPECT_LT(model.graph().num_nodes(), whole.num_nodes() / 2);
   for (const auto& [strategy, microbatches] :

@@ -105,6 +105,19 @@ absl::StatusOr<std::vector<double>> KeptShares(int zero, const Machine& machine,
   return shares;
 }
 
+// Of each copy of a layer, over all runs, the layers of the model that it stands for.
+std::vector<int> TimesOfCopies(const SplitOptions& options) {
+  std::vector<int> times;
+  for (size_t r = 0; r < options.runs.size(); ++r) {
+    const int num_copies = options.runs[r].num_copies;
+    const int num_layers = r < options.num_layers.size() ? options.num_layers[r] : num_copies;
+    for (int copy = 0; copy < num_copies; ++copy) {
+      times.push_back(copy == kMiddleCopy ? 1 + std::max(num_layers - num_copies, 0) : 1);
+    }
+  }
+  return times;
+}
+
 // What a device of each group has, in all: of each group, that of the least.
 double MemoryOf(const Machine& machine, int num_groups, int64_t devices_per_group) {
   double bytes = 0;
@@ -145,10 +158,10 @@ absl::Status SplitByCost(const Strategy& strategy, const SplitOptions& options, 
       dims.push_back(!dim.axes.empty());
     }
   }
-  const int num_left_out = std::max(options.num_layers - options.layers.num_copies, 0);
-  for (const AlikeNode& node : FindAlikeNodes(graph, options.layers)) {
+  const std::vector<int> times = TimesOfCopies(options);
+  for (const AlikeNode& node : FindAlikeNodes(graph, options.runs)) {
     problem.alike.push_back(node.first);
-    problem.times.push_back(node.copy == kMiddleCopy ? 1 + num_left_out : 1);
+    problem.times.push_back(node.copy < 0 ? 1 : times[static_cast<size_t>(node.copy)]);
   }
   // All stages together; each keeps at most as many micro-batches as there are stages.
   const double device_bytes =

@@ -19,6 +19,8 @@
 #ifndef PENSTOCK_PLANNER_SEARCH_SPLIT_BY_COST_H_
 #define PENSTOCK_PLANNER_SEARCH_SPLIT_BY_COST_H_
 
+#include <vector>
+
 #include "absl/status/status.h"
 
 #include "graph/graph.h"
@@ -33,10 +35,11 @@ inline constexpr double kSplitGap = 1e-3;
 
 struct SplitOptions {
   const Machine* machine = nullptr;
-  int num_groups = 1;          // of devices: pipeline stages
-  RepeatedLayers layers = {};  // of the graph's forward part; num_copies 0: none
-  int num_layers = 0;  // of the model, if the graph has fewer of them: the second stands for
-                       // those that are left out
+  int num_groups = 1;                     // of devices: pipeline stages
+  std::vector<RepeatedLayers> runs = {};  // of layers, in the graph's forward part
+  // Of each run, the layers that the model has, if the graph has fewer of them: the second one
+  // stands for those that are left out. Empty: none are.
+  std::vector<int> num_layers = {};
 };
 
 // REQUIRES: ApplyStrategy has laid out the graph. kResourceExhausted: whatever is split, a device

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
@@ -255,6 +256,9 @@ class Measurer {
       BesideOf(id).scattered.push_back({phases_[id].virtual_stage,
                                         node.phase == graph::Phase::kWeightBackward,
                                         HideableSeconds(group, seconds)});
+    } else if (moment == Moment::kBackward && node.phase == graph::Phase::kBackward &&
+               !IsOfSubBatch(to)) {
+      stage.hidden_by_weights_s += HiddenByWeights(id, HideableSeconds(group, seconds));
     }
     AddCommunication(group, times * seconds, &phase);
     phase.compute_s += times * PackingSeconds(*kind, id);
@@ -316,10 +320,10 @@ class Measurer {
   };
 
   // Segments of one group are one phase after another, in the order of the nodes.
-  Beside& BesideOf(NodeId id) {
-    const int stage = options_.group.has_value() ? 0 : phases_[id].virtual_stage;
-    return beside_[{stage, MomentOf(phases_[id].key)}];
+  int WaitingStageOf(NodeId id) const {
+    return options_.group.has_value() ? 0 : phases_[id].virtual_stage;
   }
+  Beside& BesideOf(NodeId id) { return beside_[{WaitingStageOf(id), MomentOf(phases_[id].key)}]; }
 
   // Not what takes the core on which the device computes.
   double HideableSeconds(int group, double seconds) const {
@@ -331,6 +335,56 @@ class Measurer {
     const double hidden = std::min(idle_s, HideableSeconds(group, seconds));
     idle_s -= hidden;
     return hidden;
+  }
+
+  // What gradients of weights hide of a collective that the backward phase waits for, of which so
+  // much can be hidden: those that it does not need and that come behind the one before it, which
+  // StartCommunicationEarly moves behind this one, and those before the first node that reads it. A
+  // kernel hides as much as it takes, of all together.
+  double HiddenByWeights(NodeId id, double hideable_s) {
+    const Node& node = graph_.node(id);
+    NodeId& last = last_inline_.try_emplace(WaitingStageOf(id), -1).first->second;
+    std::vector<NodeId> beside;
+    absl::flat_hash_set<NodeId> needed;
+    const auto need_operands_of = [&](const Node& reader) {
+      for (const ValueId operand : reader.operands) needed.insert(graph_.value(operand).producer);
+    };
+    need_operands_of(node);
+    for (NodeId kernel = id - 1; kernel > last; --kernel) {
+      if (needed.contains(kernel)) {
+        need_operands_of(graph_.node(kernel));
+      } else if (MakesWeightGradientsBeside(kernel, id)) {
+        beside.push_back(kernel);
+      }
+    }
+    last = id;
+    double& idle_s = BesideOf(id).idle_s;
+    double left_s = hideable_s;
+    const auto hide = [&](NodeId kernel, double most_s) {
+      double& of_kernel = hides_.try_emplace(kernel, KernelSeconds(kernel)).first->second;
+      const double hidden = std::min({of_kernel, left_s, most_s});
+      of_kernel -= hidden;
+      left_s -= hidden;
+      return hidden;
+    };
+    for (const NodeId kernel : beside) {
+      const double hidden = hide(kernel, has_zero_ ? idle_s : left_s);
+      if (has_zero_) idle_s -= hidden;
+    }
+    const std::vector<NodeId>& readers = users_[node.results[0]];
+    const NodeId end = readers.empty() ? id : *std::min_element(readers.begin(), readers.end());
+    for (NodeId kernel = id + 1; kernel < end; ++kernel) {
+      if (MakesWeightGradientsBeside(kernel, id)) hide(kernel, left_s);
+    }
+    return hideable_s - left_s;
+  }
+
+  bool MakesWeightGradientsBeside(NodeId kernel, NodeId collective) const {
+    const Node& node = graph_.node(kernel);
+    return node.phase == graph::Phase::kWeightBackward && phases_[kernel].is_live &&
+           phases_[kernel].key == phases_[collective].key &&
+           WaitingStageOf(kernel) == WaitingStageOf(collective) && !IsFree(kernel) &&
+           !CollectiveOf(node.op->role()).has_value() && !IsHostCopy(node.op->role());
   }
 
   // Whether only sums that the update reads take what the collective makes.
@@ -345,7 +399,8 @@ class Measurer {
   // Scatters before the kernel, and gathers after it, run while it does.
   void HideBehind(NodeId id) {
     Beside& beside = BesideOf(id);
-    double left_s = KernelSeconds(id);
+    const auto known = hides_.find(id);
+    double left_s = known != hides_.end() ? known->second : KernelSeconds(id);
     for (Beside::Scatter& scatter : beside.scattered) {
       const double hidden = std::min(scatter.seconds, left_s);
       scatter.seconds -= hidden;
@@ -438,7 +493,9 @@ class Measurer {
         groups_.try_emplace({kind, axes, shift}, static_cast<int>(work_.reduction_groups.size()));
     if (!is_new) return it->second;
     work_.reduction_groups.push_back(
-        GroupsOf(machine_, mesh_, kind, axes, options_.num_groups, shift));
+        options_.groups != nullptr
+            ? options_.groups->Find(machine_, mesh_, kind, axes, options_.num_groups, shift)
+            : GroupsOf(machine_, mesh_, kind, axes, options_.num_groups, shift));
     return it->second;
   }
 
@@ -695,8 +752,9 @@ class Measurer {
   std::map<int, KernelTimes> kernels_;  // by such a group
   std::vector<NodePhase> phases_;
   std::vector<std::vector<NodeId>> users_;
-  std::vector<TensorType> types_;   // tiles
-  std::map<NodeId, double> hides_;  // seconds of a kernel that hide no exchange yet
+  std::vector<TensorType> types_;      // tiles
+  std::map<NodeId, double> hides_;     // seconds of a kernel that hide nothing yet
+  std::map<int, NodeId> last_inline_;  // of each stage: the last collective that backward waits for
   std::map<const PhaseWork*, InParts> in_parts_;
   bool has_zero_ = false;  // whether anything may go into beside_
   std::map<std::pair<int, Moment>, Beside> beside_;
@@ -737,6 +795,26 @@ CommunicatingGroups GroupsOf(const Machine& machine, const Mesh& mesh, Collectiv
   }
   groups.crossing = CountCrossing(machine.cluster, messages);
   return groups;
+}
+
+const CommunicatingGroups& GroupsCache::Find(const Machine& machine, const Mesh& mesh,
+                                             CollectiveKind kind, const std::vector<AxisRef>& axes,
+                                             int num_groups, std::optional<int64_t> shift) {
+  // Micro-batches have no devices: spatial axes are numbered without them.
+  std::vector<int64_t> key = {static_cast<int64_t>(kind), num_groups, shift.value_or(-1)};
+  std::vector<int64_t> numbers;
+  for (const graph::MeshAxis& axis : mesh.axes) {
+    numbers.push_back(static_cast<int64_t>(key.size()));
+    if (!axis.is_temporal) key.push_back(axis.size);
+  }
+  key.push_back(-1);
+  for (const AxisRef& axis : axes) {
+    if (graph::IsTemporal(mesh, axis)) continue;
+    key.insert(key.end(), {numbers[static_cast<size_t>(axis.axis)], axis.pre, axis.size});
+  }
+  const auto [it, is_new] = groups_.try_emplace(std::move(key));
+  if (is_new) it->second = GroupsOf(machine, mesh, kind, axes, num_groups, shift);
+  return it->second;
 }
 
 double PredictSeconds(const Machine& machine, const CommunicatingGroups& groups, double num_bytes) {

@@ -12,8 +12,9 @@
 //                       goes on beside the kernels that need not wait for it, and what they hide
 //                       does not count; nor does what earlier kernels of the phase hide of gathers
 //                       of parameters per use, and later ones of gradients that are scattered once
-//                       a micro-batch. Collectives of sub-batches (lower/sub_batches.h) are hidden
-//                       by the kernels of their phase
+//                       a micro-batch. What gradients of weights hide of collectives that backward
+//                       phases wait for is told apart (lower/phase_order.h). Collectives of
+//                       sub-batches (lower/sub_batches.h) are hidden by the kernels of their phase
 //
 // The host launches kernels and collectives ahead of the device: a phase takes as long as the
 // launches of all of them where the device is faster than that.
@@ -37,6 +38,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -97,7 +99,9 @@ struct StageWork {
   PhaseWork forward;
   PhaseWork backward;  // with weight gradients
   PhaseWork weight;    // the part of it that makes them
-  PhaseWork update;    // and all else that runs once a step
+  // Of backward.communication_s, what goes on beside those, unless they have phases of their own.
+  double hidden_by_weights_s = 0;
+  PhaseWork update;  // and all else that runs once a step
   std::vector<GradientReduction> gradients;
   StageMemory memory;
 };
@@ -141,6 +145,18 @@ CommunicatingGroups GroupsOf(const Machine& machine, const graph::Mesh& mesh, Co
                              const std::vector<graph::AxisRef>& axes, int num_groups,
                              std::optional<int64_t> shift = std::nullopt);
 
+// Groups that were found before: the works of many strategies on one machine have the same.
+class GroupsCache {
+ public:
+  // As GroupsOf. Valid as long as this object. REQUIRES: the machine is the same in all calls.
+  const CommunicatingGroups& Find(const Machine& machine, const graph::Mesh& mesh,
+                                  CollectiveKind kind, const std::vector<graph::AxisRef>& axes,
+                                  int num_groups, std::optional<int64_t> shift);
+
+ private:
+  std::map<std::vector<int64_t>, CommunicatingGroups> groups_;
+};
+
 // Of the slowest group.
 double PredictSeconds(const Machine& machine, const CommunicatingGroups& groups, double num_bytes);
 
@@ -167,6 +183,7 @@ struct WorkOptions {
   std::optional<int> group = std::nullopt;
   // Those that the plan is made with.
   SendCosts send_costs = {};
+  GroupsCache* groups = nullptr;  // null: groups are forgotten
 };
 
 // The work of every stage of a graph. Errors are those of AssignPhases, and that the cluster has

@@ -57,14 +57,15 @@ absl::StatusOr<const ModelWork*> StrategyWork::Of(Strategy strategy, int64_t mic
     SplitOptions options;
     options.machine = problem_->machine;
     options.num_groups = static_cast<int>(num_groups);
-    options.layers = model->kept_layers();
-    options.num_layers = model->layers().num_copies;
+    options.runs = model->kept_runs();
+    for (const RepeatedLayers& run : model->runs()) options.num_layers.push_back(run.num_copies);
     RETURN_IF_ERROR(SplitByCost(strategy, options, graph));
   }
   RETURN_IF_ERROR(problem_->lower(graph));
   WorkOptions options;
   options.num_groups = static_cast<int>(num_groups);
   options.group = group;
+  options.groups = &groups_;
   ASSIGN_OR_RETURN(ModelWork work, MeasureWork(graph, *problem_->machine, options));
   return &works_.emplace(key, std::move(work)).first->second;
 }
@@ -98,6 +99,7 @@ absl::StatusOr<double> StrategyWork::LeastGroupSeconds(const Strategy& strategy,
     for (const StageWork& segment : work.stages) {
       forward += segment.forward;
       backward += segment.backward;
+      backward.communication_s -= segment.hidden_by_weights_s;
     }
     for (const StageTransfer& transfer : work.transfers) {
       most_saved_s = std::max(most_saved_s, transfer.saved_s);

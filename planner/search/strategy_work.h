@@ -62,6 +62,7 @@ class StrategyWork {
 
   const SearchProblem* problem_;
   std::optional<FoldedModel> model_;
+  GroupsCache groups_;
   std::optional<FoldedModel> whole_layers_;  // with stages of whole layers, for recompute=full
   // By strategy without stages, number of groups, micro-batches and group.
   std::map<std::tuple<std::string, int64_t, int64_t, int>, ModelWork> works_;

@@ -107,20 +107,31 @@ void DropIndivisible(const graph::Mesh& mesh, int64_t extent, std::vector<AxisRe
 TensorProjection ProjectTensor(const graph::TensorFactors& mapping,
                                absl::Span<const Factor> factors, const Sharding& sharding) {
   TensorProjection projection;
-  projection.factors.resize(factors.size());
+  ProjectTensor(mapping, factors, sharding, &projection);
+  return projection;
+}
+
+void ProjectTensor(const graph::TensorFactors& mapping, absl::Span<const Factor> factors,
+                   const Sharding& sharding, TensorProjection* projection) {
+  projection->factors.resize(factors.size());
+  for (FactorSharding& factor : projection->factors) {
+    factor.axes.clear();
+    factor.overflow.clear();
+    factor.is_mapped = factor.is_closed = factor.is_minor_most = false;
+  }
+  projection->fixed.clear();
   for (size_t i = 0; i < mapping.size(); ++i) {
     const DimSharding& dim = sharding.dims[i];
     if (mapping[i].empty()) {
-      projection.fixed.insert(projection.fixed.end(), dim.axes.begin(), dim.axes.end());
+      projection->fixed.insert(projection->fixed.end(), dim.axes.begin(), dim.axes.end());
     } else {
-      ProjectDim(mapping[i], factors, dim, &projection);
+      ProjectDim(mapping[i], factors, dim, projection);
     }
   }
-  projection.blocked.assign(sharding.replicated.begin(), sharding.replicated.end());
+  projection->blocked.assign(sharding.replicated.begin(), sharding.replicated.end());
   for (const graph::PartialSpec& partial : sharding.partials) {
-    projection.blocked.insert(projection.blocked.end(), partial.axes.begin(), partial.axes.end());
+    projection->blocked.insert(projection->blocked.end(), partial.axes.begin(), partial.axes.end());
   }
-  return projection;
 }
 
 Sharding UnprojectTensor(const graph::Mesh& mesh, const graph::TensorFactors& mapping,

@@ -66,6 +66,9 @@ struct Projection {
 TensorProjection ProjectTensor(const graph::TensorFactors& mapping,
                                absl::Span<const graph::Factor> factors,
                                const graph::Sharding& sharding);
+// The same, in place of another projection, whose memory is used again.
+void ProjectTensor(const graph::TensorFactors& mapping, absl::Span<const graph::Factor> factors,
+                   const graph::Sharding& sharding, TensorProjection* projection);
 
 // The sharding that the factors give: `old` with the axes of each dimension rewritten. Axes of
 // factors that would need a strided view are left out, and so are temporal axes (with what is minor

@@ -37,12 +37,9 @@ using graph::ValueId;
 // A gathered parameter takes memory, and is gathered again for gradients, which are scattered.
 constexpr double kGatherOfSplitParameter = 8;
 
-// Whether the node sums products of its two operands over some factor.
-bool IsProduct(const Graph& graph, const Node& node) {
+// Whether the node sums products of its two operands over some factor of its rule.
+bool IsProduct(const Node& node, const ShardingRule& rule) {
   if (node.operands.size() != 2 || node.results.size() != 1) return false;
-  const std::vector<TensorType> operand_types = graph.OperandTypes(node);
-  const std::vector<TensorType> result_types = graph.ResultTypes(node);
-  const ShardingRule rule = node.op->Rule({node.attributes, operand_types, result_types});
   const auto has = [](const graph::TensorFactors& dims, int factor) {
     return std::any_of(dims.begin(), dims.end(), [factor](const graph::DimFactors& dim) {
       return std::find(dim.begin(), dim.end(), factor) != dim.end();
@@ -110,7 +107,7 @@ class Inserter {
   int MeshIndexOf(ValueId old) const { return in_.node(in_.value(old).producer).mesh; }
   const Sharding& ShardingOf(ValueId value) const { return *out_.value(value).sharding; }
 
-  absl::Status AddNode(const Node& node);
+  absl::Status AddNode(const Node& node, const ShardingRule& rule);
   absl::Status CheckReadsOfWindows(const Node& node, const ExecutionSharding& execution) const;
   ValueId AddReshard(ValueId value, const Sharding& to, const Node& context,
                      const std::string& name, bool per_use = false);
@@ -153,8 +150,14 @@ absl::Status Inserter::Run() {
   num_uses_.assign(in_.num_values(), 0);
   num_products_.assign(in_.num_values(), {0, 0});
   is_read_elsewhere_.assign(in_.num_values(), false);
+  std::vector<ShardingRule> rules;  // of all nodes but declarations
+  rules.reserve(static_cast<size_t>(in_.num_nodes()));
   for (const Node& node : in_.nodes()) {
-    const bool is_product = IsProduct(in_, node);
+    ShardingRule& rule = rules.emplace_back();
+    if (!node.op->has_declared_type()) {
+      rule = node.op->Rule({node.attributes, in_.OperandTypes(node), in_.ResultTypes(node)});
+    }
+    const bool is_product = IsProduct(node, rule);
     for (ValueId operand : node.operands) {
       ++num_uses_[operand];
       if (MeshIndexOf(operand) != node.mesh) is_read_elsewhere_[operand] = true;
@@ -165,7 +168,9 @@ absl::Status Inserter::Run() {
   }
   for (const graph::Return& ret : in_.returns()) num_uses_[ret.value] += 2;
 
-  for (const Node& node : in_.nodes()) RETURN_IF_ERROR(AddNode(node));
+  for (NodeId id = 0; id < in_.num_nodes(); ++id) {
+    RETURN_IF_ERROR(AddNode(in_.node(id), rules[static_cast<size_t>(id)]));
+  }
 
   runs_often_ = false;
   for (const graph::Return& ret : in_.returns()) {
@@ -212,7 +217,7 @@ void Inserter::AddTyped(const Node& node, absl::InlinedVector<ValueId, 4> operan
   }
 }
 
-absl::Status Inserter::AddNode(const Node& node) {
+absl::Status Inserter::AddNode(const Node& node, const ShardingRule& rule) {
   mesh_ = node.mesh;
   runs_often_ = false;
   std::vector<Sharding> results;
@@ -262,7 +267,6 @@ absl::Status Inserter::AddNode(const Node& node) {
 
   const std::vector<TensorType> operand_types = in_.OperandTypes(node);
   const std::vector<TensorType> result_types = in_.ResultTypes(node);
-  const ShardingRule rule = node.op->Rule({node.attributes, operand_types, result_types});
   std::vector<Sharding> operands;
   for (ValueId operand : node.operands) {
     operands.push_back(MeshIndexOf(operand) == mesh_ ? versions_[operand].desired_sharding

@@ -45,6 +45,18 @@ enum class Step : uint8_t {
 constexpr Step kSteps[] = {Step::kPassThroughSingleUse, Step::kPassThrough,
                            Step::kPassThroughFactors, Step::kAllButBroadcast, Step::kAll};
 
+// Of each factor of a node.
+using Directions = std::vector<Direction>;
+
+// Whether each direction is that of the other list, or none.
+bool AreAmong(const Directions& some, const Directions& all) {
+  if (some.size() != all.size()) return false;
+  for (size_t f = 0; f < some.size(); ++f) {
+    if (some[f] != Direction::kNone && some[f] != all[f]) return false;
+  }
+  return true;
+}
+
 // One operand or result of a node that takes part. A value of another mesh takes part as far as
 // micro-batches are concerned.
 struct Tensor {
@@ -61,6 +73,11 @@ struct NodeInfo {
   PropagationPriority priority = PropagationPriority::kSecond;
   bool is_elementwise = false;
   bool has_multi_use_operand = false;
+  // What it was last done with to no effect: how often its tensors had changed until then, and the
+  // directions of its factors. So it need not be done again until they change, in those directions
+  // or fewer.
+  int64_t settled_at = -1;
+  Directions settled_directions = {};
 
   const TensorFactors& OperandMapping(size_t i) const {
     return rule.operands[operands[i].position];
@@ -143,6 +160,7 @@ class Propagation {
     }
     users_ = graph_.Users();
     is_queued_.resize(graph_.num_nodes(), false);
+    num_changes_.resize(graph_.num_values(), 0);
     return absl::OkStatus();
   }
 
@@ -212,6 +230,7 @@ class Propagation {
     RunBelowUserPriority(PropagationLevel::kOpPriority);
     for (int priority : priorities) {
       for (size_t i = 0; i < shardings.size(); ++i) Release(written[i], priority, shardings[i]);
+      for (int64_t& count : num_changes_) ++count;
       RunBelowUserPriority(PropagationLevel::kOpPriority);
     }
   }
@@ -270,24 +289,40 @@ class Propagation {
   }
 
   void PropagateNode(NodeId id, PropagationStrategy strategy, Step step) {
-    const NodeInfo& info = infos_[id];
+    NodeInfo& info = infos_[id];
     if (info.operands.empty()) return;
     directions_.clear();
     for (const Factor& factor : info.rule.factors) {
       directions_.push_back(DirectionOf(info, factor, step));
     }
-    Projection projection;
+    const int64_t num_changes = NumChangesAround(info);
+    if (num_changes == info.settled_at && AreAmong(directions_, info.settled_directions)) return;
+    Projection& projection = projection_;
     projection.num_operands = static_cast<int>(info.operands.size());
+    projection.tensors.resize(info.operands.size() + info.results.size());
     for (size_t i = 0; i < info.operands.size(); ++i) {
-      projection.tensors.push_back(ProjectTensor(info.OperandMapping(i), info.rule.factors,
-                                                 ShardingHere(info.operands[i], id)));
+      const Tensor& operand = info.operands[i];
+      const TensorFactors& mapping = info.OperandMapping(i);
+      if (operand.is_foreign) {
+        ProjectTensor(mapping, info.rule.factors, ShardingHere(operand, id),
+                      &projection.tensors[i]);
+      } else {
+        ProjectTensor(mapping, info.rule.factors, *graph_.value(operand.value).sharding,
+                      &projection.tensors[i]);
+      }
     }
     for (size_t i = 0; i < info.results.size(); ++i) {
-      projection.tensors.push_back(ProjectTensor(info.ResultMapping(i), info.rule.factors,
-                                                 *graph_.value(info.results[i].value).sharding));
+      ProjectTensor(info.ResultMapping(i), info.rule.factors,
+                    *graph_.value(info.results[i].value).sharding,
+                    &projection.tensors[info.operands.size() + i]);
     }
     const std::vector<bool> is_changed = PropagateFactors(strategy, info.rule.factors, directions_,
                                                           info.is_elementwise, &projection);
+    if (std::find(is_changed.begin(), is_changed.end(), true) == is_changed.end()) {
+      info.settled_at = num_changes;
+      info.settled_directions = directions_;
+      return;
+    }
 
     const Mesh& mesh = MeshOf(graph_, graph_.node(id), no_mesh_);
     for (size_t t = 0; t < is_changed.size(); ++t) {
@@ -302,8 +337,18 @@ class Propagation {
           projection.tensors[t], value.type.shape, *value.sharding);
       if (sharding == *value.sharding) continue;
       value.sharding = std::move(sharding);
+      ++num_changes_[is_operand ? info.operands[i].value : info.results[i].value];
       PushNeighbours(is_operand ? info.operands[i].value : info.results[i].value, id);
     }
+  }
+
+  // How often the tensors of a node have changed, in all.
+  int64_t NumChangesAround(const NodeInfo& info) const {
+    int64_t count = 0;
+    for (const std::vector<Tensor>* tensors : {&info.operands, &info.results}) {
+      for (const Tensor& tensor : *tensors) count += num_changes_[tensor.value];
+    }
+    return count;
   }
 
   // Whether micro-batches of a value are micro-batches on the reader's mesh as well.
@@ -312,10 +357,9 @@ class Propagation {
            MeshOf(graph_, reader, no_mesh_).num_microbatches() > 1;
   }
 
-  // Of another mesh, only how the value is split over time.
+  // Of a value of another mesh, how it is split over time.
   Sharding ShardingHere(const Tensor& operand, NodeId reader) const {
     const graph::Value& value = graph_.value(operand.value);
-    if (!operand.is_foreign) return *value.sharding;
     const Mesh& from = MeshOf(graph_, graph_.node(value.producer), no_mesh_);
     Sharding here = OverTime(from, Sendable(from, *value.sharding),
                              MeshOf(graph_, graph_.node(reader), no_mesh_));
@@ -358,6 +402,7 @@ class Propagation {
       const Mesh& mesh = MeshOf(graph_, graph_.node(value.producer), no_mesh_);
       value.sharding = UnprojectTensor(mesh, mapping, factors, projection.tensors[0],
                                        value.type.shape, *value.sharding);
+      ++num_changes_[returned.value];
       returned.sharding = UnprojectTensor(mesh, mapping, factors, projection.tensors[1],
                                           value.type.shape, *returned.sharding);
     }
@@ -369,7 +414,10 @@ class Propagation {
   std::vector<std::vector<NodeId>> users_;
   std::vector<NodeId> work_;  // a stack: the neighbours of a change come before the rest
   std::vector<bool> is_queued_;
-  std::vector<Direction> directions_;
+  std::vector<int64_t> num_changes_;  // of a value's sharding
+  // Of the node that is being done.
+  Directions directions_;
+  Projection projection_;
 };
 
 }  // namespace

@@ -1,14 +1,19 @@
 // Chains of redistribution steps that were planned before, and their costs. Layers repeat, so a
-// graph asks for the same ones many times, and so do the graphs of a search on meshes of one shape.
+// graph asks for the same ones many times, and so do the graphs of a search.
+//
+// A chain depends on the axes that its two shardings mention alone, and on the sizes of those that
+// are spatial. So meshes share chains that differ in nothing but other axes and the number of
+// micro-batches. Example: from @[mb.dp, tp] to @[mb.dp, _] with dp=4 and tp=8 is one chain,
+// whatever else the meshes have, and with whatever number of micro-batches.
 //
 // Thread rule: external synchronisation.
 
 #ifndef PENSTOCK_PLANNER_SHARDING_RESHARD_CACHE_H_
 #define PENSTOCK_PLANNER_SHARDING_RESHARD_CACHE_H_
 
-#include <algorithm>
+#include <cstddef>
 #include <deque>
-#include <string>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -19,9 +24,62 @@
 
 namespace penstock::planner {
 
+// Chains between shardings whose axes are those of one mesh, by these shardings.
+class ReshardTable {
+ public:
+  struct Chain {
+    std::vector<ReshardStep> steps;
+    double cost = 0;
+  };
+
+  // Null: not known. Valid until the next Add.
+  const Chain* Find(const graph::Sharding& from, const graph::Sharding& to) const;
+  const Chain& Add(const graph::Sharding& from, const graph::Sharding& to, Chain chain);
+
+ private:
+  struct Ends {
+    graph::Sharding from;
+    graph::Sharding to;
+  };
+  struct EndsView {
+    const graph::Sharding& from;
+    const graph::Sharding& to;
+  };
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(const Ends& ends) const { return (*this)(EndsView{ends.from, ends.to}); }
+    size_t operator()(const EndsView& ends) const;
+  };
+  struct Equal {
+    using is_transparent = void;
+    template <typename A, typename B>
+    bool operator()(const A& a, const B& b) const {
+      return a.from == b.from && a.to == b.to;
+    }
+  };
+
+  absl::flat_hash_map<Ends, Chain, Hash, Equal> chains_;
+};
+
+// Chains by the axes that their ends mention, for all meshes.
+class SharedReshards {
+ public:
+  ReshardTable::Chain Plan(const graph::Mesh& mesh, const graph::Sharding& from,
+                           const graph::Sharding& to);
+
+ private:
+  struct TableOfMesh {
+    graph::Mesh mesh;
+    ReshardTable table;
+  };
+  std::deque<TableOfMesh> tables_;
+};
+
 class ReshardCache {
  public:
-  explicit ReshardCache(graph::Mesh mesh) : mesh_(std::move(mesh)) {}
+  // With chains of its own, or those that it shares with other meshes.
+  explicit ReshardCache(graph::Mesh mesh) : ReshardCache(std::move(mesh), nullptr) {}
+  ReshardCache(graph::Mesh mesh, std::shared_ptr<SharedReshards> shared);
 
   const graph::Mesh& mesh() const { return mesh_; }
 
@@ -35,36 +93,21 @@ class ReshardCache {
   }
 
  private:
-  struct Chain {
-    std::vector<ReshardStep> steps;
-    double cost = 0;
-  };
+  const ReshardTable::Chain& Find(const graph::Sharding& from, const graph::Sharding& to);
 
-  const Chain& Find(const graph::Sharding& from, const graph::Sharding& to) {
-    const auto [it, is_new] =
-        chains_.try_emplace({graph::ToString(mesh_, from), graph::ToString(mesh_, to)});
-    if (is_new) {
-      it->second.steps = PlanReshard(mesh_, from, to);
-      it->second.cost = ReshardCost(mesh_, from, it->second.steps);
-    }
-    return it->second;
-  }
-
-  const graph::Mesh mesh_;
-  absl::flat_hash_map<std::pair<std::string, std::string>, Chain> chains_;
+  graph::Mesh mesh_;
+  ReshardTable table_;
+  std::shared_ptr<SharedReshards> shared_;
 };
 
 // A cache for each mesh.
 class ReshardCaches {
  public:
   // Valid as long as this object.
-  ReshardCache& Of(const graph::Mesh& mesh) {
-    const auto is_of_mesh = [&mesh](const ReshardCache& cache) { return cache.mesh() == mesh; };
-    const auto found = std::find_if(caches_.begin(), caches_.end(), is_of_mesh);
-    return found != caches_.end() ? *found : caches_.emplace_back(mesh);
-  }
+  ReshardCache& Of(const graph::Mesh& mesh);
 
  private:
+  std::shared_ptr<SharedReshards> shared_ = std::make_shared<SharedReshards>();
   std::deque<ReshardCache> caches_;
 };
 

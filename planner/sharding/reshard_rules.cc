@@ -189,12 +189,17 @@ class ReshardPlanner {
   }
 
   void Gather() {
-    // The dimension whose obstacle is smallest to gather: fewest parts.
+    // The dimension whose obstacle is smallest to gather: fewest parts. Micro-batches come last,
+    // however many there are.
+    const auto parts = [&](size_t d) {
+      const AxisRef& obstacle = now_.dims[d].axes.back();
+      return std::pair(IsTemporal(obstacle), IsTemporal(obstacle) ? 0 : obstacle.size);
+    };
     std::optional<size_t> best;
     for (size_t d = 0; d < now_.dims.size(); ++d) {
       const Pieces& axes = now_.dims[d].axes;
       if (axes.size() <= CommonPrefix(axes, to_.dims[d].axes)) continue;
-      if (!best || axes.back().size < now_.dims[*best].axes.back().size) best = d;
+      if (!best || parts(d) < parts(*best)) best = d;
     }
     Pieces& axes = now_.dims[*best].axes;
     const bool temporal = IsTemporal(axes.back());

@@ -375,16 +375,25 @@ std::vector<int> RecomputeSegments(const Graph& graph) {
     }
     return best;
   };
-  const RepeatedLayers layers = FindForwardLayers(graph, 2);
-  const auto begin_of = [&](int copy) {
-    return position_of(layers.first_node + copy * layers.nodes_per_copy);
+  const std::vector<RepeatedLayers> runs = FindForwardRuns(graph, 2);
+  const auto begin_of = [&](const RepeatedLayers& run, int copy) {
+    return position_of(run.first_node + copy * run.nodes_per_copy);
   };
+  int num_in_layers = 0;
+  for (const RepeatedLayers& run : runs) {
+    num_in_layers += begin_of(run, run.num_copies) - begin_of(run, 0);
+  }
   // Layers that make up most of the graph.
-  if (layers.num_copies > 0 && 2 * (begin_of(layers.num_copies) - begin_of(0)) > count) {
-    const int shift = cheapest(begin_of(1), begin_of(2)) - begin_of(1);
-    if (shift > 0) starts.push_back(begin_of(0));
-    for (int copy = 0; copy < layers.num_copies; ++copy) starts.push_back(begin_of(copy) + shift);
-    starts.push_back(begin_of(layers.num_copies));
+  if (2 * num_in_layers > count) {
+    const auto begin_at = [&](int position) {
+      if (starts.empty() || starts.back() < position) starts.push_back(position);
+    };
+    for (const RepeatedLayers& run : runs) {
+      const int shift = cheapest(begin_of(run, 1), begin_of(run, 2)) - begin_of(run, 1);
+      begin_at(begin_of(run, 0));
+      for (int copy = 0; copy < run.num_copies; ++copy) begin_at(begin_of(run, copy) + shift);
+      begin_at(begin_of(run, run.num_copies));
+    }
   } else if (count > 0) {
     const int num_parts = std::max(1, static_cast<int>(std::lround(std::sqrt(count))));
     const int window = std::max(1, count / num_parts / 2);

@@ -26,7 +26,8 @@
 //
 // Kept are %x and %h1; %p1 and %p2 are computed again.
 //
-// Levels: `full` makes each repeated layer a segment; without repetition, about the square root of
+// Levels: `full` makes each repeated layer a segment, and what lies between runs of layers one;
+// without repetition, about the square root of
 // the number of operators are cut where little crosses. `selective` marks operators that are cheap
 // for what they make (Korthikanti et al., "Reducing activation recomputation in large transformer
 // models", 2022), norms and activation functions, where backward reads their operands anyway: no

@@ -16,9 +16,9 @@ using graph::Node;
 using graph::NodeId;
 using graph::ValueId;
 
-// Copies longer than this are not looked for.
 // Of a layer that has several products.
 constexpr int kManyNodes = 12;
+// Copies longer than this are not looked for.
 constexpr int kMaxNodesPerCopy = 1024;
 
 // What a node is apart from its operands.
@@ -54,6 +54,13 @@ NodeKind KindOf(const Graph& graph, const Node& node, absl::Span<const graph::Sp
   return kind;
 }
 
+int NumForwardNodes(const Graph& graph) {
+  const auto end = std::find_if(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) {
+    return node.phase != graph::Phase::kForward;
+  });
+  return static_cast<int>(end - graph.nodes().begin());
+}
+
 class Finder {
  public:
   // Of the first `count` nodes; `may_drop`: whether copies are to be dropped.
@@ -75,12 +82,24 @@ class Finder {
     }
   }
 
-  RepeatedLayers Run() {
+  RepeatedLayers Run() const { return Longest(0, count_); }
+
+  // In the order of the nodes.
+  std::vector<RepeatedLayers> RunAll() const {
+    std::vector<RepeatedLayers> runs;
+    AddRuns(0, count_, &runs);
+    return runs;
+  }
+
+ private:
+  // That covers most of the nodes [begin, end).
+  RepeatedLayers Longest(NodeId begin, NodeId end) const {
     RepeatedLayers best;
-    for (int period = 1; period <= std::min(count_ / min_copies_, kMaxNodesPerCopy); ++period) {
+    const int count = end - begin;
+    for (int period = 1; period <= std::min(count / min_copies_, kMaxNodesPerCopy); ++period) {
       int run = 0;
-      for (NodeId id = 0; id + period <= count_; ++id) {
-        const bool is_alike = id + period < count_ && IsAlike(id, id + period);
+      for (NodeId id = begin; id + period <= end; ++id) {
+        const bool is_alike = id + period < end && IsAlike(id, id + period);
         if (is_alike) {
           ++run;
           continue;
@@ -89,12 +108,22 @@ class Finder {
         run = 0;
       }
       // A longer period can cover little more.
-      if (best.num_copies > 0 && best.num_copies * best.nodes_per_copy > count_ / 2) break;
+      if (best.num_copies > 0 && best.num_copies * best.nodes_per_copy > count / 2) break;
     }
     return best;
   }
 
- private:
+  void AddRuns(NodeId begin, NodeId end, std::vector<RepeatedLayers>* runs) const {
+    const RepeatedLayers longest = Longest(begin, end);
+    const int length = longest.num_copies * longest.nodes_per_copy;
+    const bool is_beside_another = end - begin < count_;
+    const bool is_small = longest.nodes_per_copy == 1 || length * kLeastPartOfRun < count_;
+    if (length == 0 || (is_beside_another && is_small)) return;
+    AddRuns(begin, longest.first_node, runs);
+    runs->push_back(longest);
+    AddRuns(longest.first_node + length, end, runs);
+  }
+
   bool IsAlike(NodeId a, NodeId b) const {
     if (kinds_[a] != kinds_[b]) return false;
     const Node& x = graph_.node(a);
@@ -147,12 +176,18 @@ RepeatedLayers FindRepeatedLayers(const Graph& graph, absl::Span<const graph::Sp
   return Finder(graph, hints, min_copies, graph.num_nodes(), /*may_drop=*/true).Run();
 }
 
+std::vector<RepeatedLayers> FindRepeatedRuns(const Graph& graph,
+                                             absl::Span<const graph::SplitHint> hints,
+                                             int min_copies) {
+  return Finder(graph, hints, min_copies, graph.num_nodes(), /*may_drop=*/true).RunAll();
+}
+
 RepeatedLayers FindForwardLayers(const Graph& graph, int min_copies) {
-  const auto end = std::find_if(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) {
-    return node.phase != graph::Phase::kForward;
-  });
-  const auto count = static_cast<int>(end - graph.nodes().begin());
-  return Finder(graph, {}, min_copies, count, /*may_drop=*/false).Run();
+  return Finder(graph, {}, min_copies, NumForwardNodes(graph), /*may_drop=*/false).Run();
+}
+
+std::vector<RepeatedLayers> FindForwardRuns(const Graph& graph, int min_copies) {
+  return Finder(graph, {}, min_copies, NumForwardNodes(graph), /*may_drop=*/false).RunAll();
 }
 
 RepeatedLayers InPairs(const RepeatedLayers& layers) {
@@ -160,6 +195,23 @@ RepeatedLayers InPairs(const RepeatedLayers& layers) {
   const RepeatedLayers pairs = {layers.first_node, 2 * layers.nodes_per_copy,
                                 layers.num_copies / 2};
   return pairs.num_copies < kLeastLayers ? RepeatedLayers() : pairs;
+}
+
+std::vector<RepeatedLayers> InPairs(absl::Span<const RepeatedLayers> runs) {
+  std::vector<RepeatedLayers> pairs;
+  for (const RepeatedLayers& run : runs) {
+    const RepeatedLayers of_run = InPairs(run);
+    if (of_run.num_copies > 0) pairs.push_back(of_run);
+  }
+  return pairs;
+}
+
+Graph WithCopies(Graph graph, absl::Span<const RepeatedLayers> runs, int num_copies) {
+  // Runs before the one that is cut stay where they are.
+  for (auto run = runs.rbegin(); run != runs.rend(); ++run) {
+    graph = WithCopies(graph, *run, num_copies);
+  }
+  return graph;
 }
 
 Graph WithCopies(const Graph& graph, const RepeatedLayers& layers, int num_copies) {

@@ -10,10 +10,15 @@
 // reads the b (or t1) before it, and u reads b3: first_node 2, nodes_per_copy 2, num_copies 4.
 // With 3 copies, the nodes a3 and b3 are gone, and u reads b2.
 //
+// A model may have several runs: those of an encoder and of a decoder, or dense layers before ones
+// with experts. Layers of two kinds that take turns are one run, of pairs.
+//
 // Thread rule: pure functions.
 
 #ifndef PENSTOCK_PLANNER_STRATEGY_REPEATED_LAYERS_H_
 #define PENSTOCK_PLANNER_STRATEGY_REPEATED_LAYERS_H_
+
+#include <vector>
 
 #include "absl/types/span.h"
 
@@ -38,17 +43,31 @@ inline constexpr int kLeastLayers = 4;
 RepeatedLayers FindRepeatedLayers(const graph::Graph& graph,
                                   absl::Span<const graph::SplitHint> hints, int min_copies);
 
+// All runs, in the order of the graph: that one, and those that cover most of what comes before and
+// behind it, and so on. Of these, runs of single nodes and those of less than one in
+// kLeastPartOfRun of the graph's nodes do not count.
+inline constexpr int kLeastPartOfRun = 16;
+std::vector<RepeatedLayers> FindRepeatedRuns(const graph::Graph& graph,
+                                             absl::Span<const graph::SplitHint> hints,
+                                             int min_copies);
+
 // Each two layers as one, if a layer has so few nodes that splits by columns and by rows may take
 // turns from one to the next; nothing if too few are left.
 RepeatedLayers InPairs(const RepeatedLayers& layers);
+// Of each run; those of which nothing is left are omitted.
+std::vector<RepeatedLayers> InPairs(absl::Span<const RepeatedLayers> runs);
 
 // The run that covers most of the forward nodes, whatever follows it. REQUIRES: forward nodes come
 // first, as in a training step.
 RepeatedLayers FindForwardLayers(const graph::Graph& graph, int min_copies);
+// Likewise, all runs.
+std::vector<RepeatedLayers> FindForwardRuns(const graph::Graph& graph, int min_copies);
 
 // The graph with the first `num_copies` copies. REQUIRES: FindRepeatedLayers found the layers in
 // the graph, and 2 <= num_copies <= layers.num_copies.
 graph::Graph WithCopies(const graph::Graph& graph, const RepeatedLayers& layers, int num_copies);
+// Of each run. REQUIRES: FindRepeatedRuns found the runs in the graph.
+graph::Graph WithCopies(graph::Graph graph, absl::Span<const RepeatedLayers> runs, int num_copies);
 
 }  // namespace penstock::planner
 

@@ -1,6 +1,7 @@
 #include "planner/strategy/repeated_layers.h"
 
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -105,6 +106,32 @@ TEST_F(RepeatedLayersTest, AGptOfFewerLayers) {
     EXPECT_EQ(a.operands, b.operands);
     EXPECT_EQ(three.ResultTypes(a), expected.ResultTypes(b));
   }
+}
+
+// What comes before and behind the longest run may repeat, too; single operators do not count.
+TEST_F(RepeatedLayersTest, ModelsMayHaveSeveralRuns) {
+  std::string text = kExample;
+  const size_t u = text.find("  %u = log");
+  std::string more;
+  for (int i = 0; i < 6; ++i) {
+    const std::string before = i == 0 ? "b3" : "d" + std::to_string(i - 1);
+    const std::string n = std::to_string(i);
+    more += "  %c" + n + " = log(%" + before + ") : f32[8]\n";
+    more += "  %d" + n + " = add(%c" + n + ", %b3) : f32[8]\n";
+  }
+  for (int i = 0; i < 5; ++i) {
+    const std::string before = i == 0 ? "d5" : "r" + std::to_string(i - 1);
+    more += "  %r" + std::to_string(i) + " = relu(%" + before + ") : f32[8]\n";
+  }
+  text.insert(u, more);
+  text.replace(text.find("%u = log(%b3)"), 13, "%u = log(%r4)");
+  const graph::Graph graph = Parse(text);
+  const std::vector<RepeatedLayers> runs = FindRepeatedRuns(graph, {}, 4);
+  EXPECT_EQ(runs, (std::vector<RepeatedLayers>{{2, 2, 4}, {10, 2, 6}}));
+  const graph::Graph three = WithCopies(graph, runs, 3);
+  EXPECT_TRUE(graph::VerifyGraph(three).ok());
+  EXPECT_EQ(three.num_nodes(), graph.num_nodes() - 2 - 6);
+  EXPECT_NE(graph::PrintGraph(three).find("%d2 = add(%c2, %b2)"), std::string::npos);
 }
 
 TEST_F(RepeatedLayersTest, SmallLayersInPairs) {
