@@ -1,4 +1,4 @@
-// What every transport does with requests: checks their tags, ends them, counts messages.
+// The handling of requests that all transports share: checking tags, ending, counting messages.
 
 #ifndef PENSTOCK_TRANSPORT_REQUEST_INTERNAL_H_
 #define PENSTOCK_TRANSPORT_REQUEST_INTERNAL_H_

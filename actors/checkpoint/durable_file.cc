@@ -16,7 +16,7 @@
 namespace penstock::actors {
 namespace {
 
-// Of one system call: a signal waits for no more.
+// Bytes of one system call, so that a signal does not wait for more.
 constexpr uint64_t kMaxWrite = uint64_t{8} << 20;
 
 }  // namespace

@@ -209,7 +209,7 @@ class OpenFile {
  public:
   // Errors name the file.
   static absl::StatusOr<OpenFile> Open(const std::string& path) {
-    // What is no file, such as a pipe, keeps nobody waiting.
+    // Without O_NONBLOCK, opening a pipe would wait for its writer.
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
       const std::string message = StrCat(path, ": cannot be opened (", strerror(errno), ")");

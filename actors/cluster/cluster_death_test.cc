@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <random>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -249,6 +250,7 @@ struct CollectiveDeath {
   std::string tls;  // UCX_TLS
   int num_processes = 2;
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kDirect;
+  int64_t chunk_bytes = CollectiveSpec().chunk_bytes;  // of its messages
 };
 
 class CollectiveDeathTest : public ClusterDeathTestBase,
@@ -298,19 +300,25 @@ class CollectiveDeathTest : public ClusterDeathTestBase,
     for (CollectiveSpec& spec : plan.collectives) {
       EXPECT_EQ(spec.kind, kind);
       spec.algorithm = death.algorithm;
+      spec.chunk_bytes = death.chunk_bytes;
     }
     return plan;
   }
 
   // Runs a step during which the node does what it is told to at message `message`, counted from
   // the beginning of the collective. False if there were fewer, and the step has its result.
-  bool DiesAtMessage(int message) {
-    const auto& [kind, rank, fault, tls, num_processes, algorithm] = GetParam();
+  bool DiesAtMessage(int message) { return Dies("FAULTY_NODE_MESSAGE", message); }
+
+  // The same with what `variable` counts.
+  bool Dies(const char* variable, int count) {
+    const int rank = GetParam().rank;
+    const int num_processes = GetParam().num_processes;
+    const Fault fault = GetParam().fault;
+    const CollectiveKind kind = GetParam().kind;
     const testing::TempFolder folder;
     const std::string mark = folder.Path("mark");
     setenv("FAULTY_NODE_MARK", mark.c_str(), 1);
-    setenv("FAULTY_NODE_MESSAGE", StrCat(rank, ":", static_cast<int>(fault), ":", message).c_str(),
-           1);
+    setenv(variable, StrCat(rank, ":", static_cast<int>(fault), ":", count).c_str(), 1);
     absl::StatusOr<std::unique_ptr<Cluster>> cluster =
         Cluster::Start(Options(static_cast<uint32_t>(num_processes)));
     EXPECT_TRUE(cluster.ok()) << cluster.status();
@@ -358,7 +366,8 @@ TEST_P(CollectiveDeathTest, IsNamedAtEveryMessage) {
   // and send more messages.
   int stride = death.fault == Fault::kStop ? 7 : kSlowdown > 1 ? 5 : 1;
   if (death.num_processes > 2) stride = std::max(stride, 5) * kSlowdown;
-  int message = 1;
+  // Where some are left out, others are each time; a failure says which one it was.
+  int message = 1 + static_cast<int>(std::random_device()() % static_cast<unsigned>(stride));
   while (DiesAtMessage(message)) {
     if (HasFailure()) FAIL() << "message " << message;
     message += stride;
@@ -393,6 +402,36 @@ INSTANTIATE_TEST_SUITE_P(
                     info.param.tls.empty() ? "SharedMemory" : "Tcp",
                     info.param.num_processes > 2 ? "RingOfFour" : "");
     });
+
+// Messages of 2 MiB, which are asked for in chunks: the node dies between those, in any of the
+// calls that advance a message.
+class LongMessageDeathTest : public CollectiveDeathTest {};
+
+TEST_P(LongMessageDeathTest, IsNamedWithinAMessage) {
+  setenv("UCX_TLS", GetParam().tls.c_str(), 1);
+  std::minstd_rand random(std::random_device{}());
+  int count = 1;
+  for (int most = 2; Dies("FAULTY_NODE_WITHIN", count); most *= 3) {
+    if (HasFailure()) FAIL() << "call " << count;
+    count += 1 + static_cast<int>(random() % static_cast<unsigned>(most));
+  }
+  EXPECT_GT(count, 8);
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, LongMessageDeathTest,
+                         ::testing::Values(CollectiveDeath{.kind = CollectiveKind::kAllReduce,
+                                                           .rank = 0,
+                                                           .fault = Fault::kKill,
+                                                           .tls = "tcp",
+                                                           .chunk_bytes = 4 << 20},
+                                           CollectiveDeath{.kind = CollectiveKind::kAllGather,
+                                                           .rank = 1,
+                                                           .fault = Fault::kExit,
+                                                           .tls = "tcp",
+                                                           .chunk_bytes = 4 << 20}),
+                         [](const auto& info) {
+                           return StrCat("Rank", info.param.rank, FaultName(info.param.fault));
+                         });
 
 // A node whose communication executor ends fails the session, and says so.
 TEST_F(ClusterLossTest, TheEndOfACommunicationExecutorIsNamedWithItsNode) {

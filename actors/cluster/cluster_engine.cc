@@ -28,7 +28,7 @@ using control::AsData;
 
 // For the orderly end of a session in its nodes; the end of the job does not wait for more.
 constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
-// What is taken from a node: the address of its transport, and lines of its description.
+// Limit of the lines that are taken from a node's description.
 constexpr size_t kMaxWaits = 16384;
 constexpr int kClockReadings = 16;  // for one anchor
 

@@ -16,10 +16,10 @@ namespace {
 
 using control::AsData;
 
-// Of nodes that keep the timeout themselves.
+// Added for the answers of nodes, which keep the timeout themselves.
 constexpr absl::Duration kAnswerTime = absl::Seconds(2);
 
-// What a node says is in the range of what a planner can use.
+// Whether a planner can use the rate that a node reports.
 bool IsRate(double value) { return std::isfinite(value) && value > 0; }
 
 class Probe {

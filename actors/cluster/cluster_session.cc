@@ -201,7 +201,7 @@ void ClusterSession::Declined() {
   is_checking_stall_ = true;
   context_->tasks.add(calls_.wrap(CheckStall())
                           .then(
-                              // What a node cannot answer now, it may when it is asked again.
+                              // A node that does not answer now may do so the next time.
                               [session = shared_from_this()](absl::StatusOr<bool>&& has_stalled) {
                                 session->is_checking_stall_ = has_stalled.value_or(false);
                               },

@@ -209,7 +209,7 @@ kj::Promise<absl::StatusOr<Admission>> ControlPort::Join(uint64_t connection, No
   it->second->has_asked = true;
   auto admitted = host_.Admit(connection, info, kj::mv(node))
                       .then([this, connection](Result&& admission) {
-                        return TakeIn(connection, std::move(admission));
+                        return FinishJoin(connection, std::move(admission));
                       })
                       .fork();
   // To the end, even if the node hangs up meanwhile and its call is cancelled.
@@ -217,8 +217,8 @@ kj::Promise<absl::StatusOr<Admission>> ControlPort::Join(uint64_t connection, No
   return admitted.addBranch();
 }
 
-absl::StatusOr<Admission> ControlPort::TakeIn(uint64_t connection,
-                                              absl::StatusOr<Admission> admission) {
+absl::StatusOr<Admission> ControlPort::FinishJoin(uint64_t connection,
+                                                  absl::StatusOr<Admission> admission) {
   const auto it = authenticated_.find(connection);
   if (!admission.ok()) {
     if (it != authenticated_.end()) it->second->has_asked = false;

@@ -38,15 +38,15 @@ namespace penstock::actors::control {
 inline constexpr int kHelloSeconds = 5;
 // Each costs tens of kilobytes, most of them OpenSSL's.
 inline constexpr size_t kMaxPendingConnections = 1024;
-// That know the key, and have not joined. From kManyJoiningConnections on no others are accepted,
-// so that nodes that come by the thousand are served in turn and none is sent away.
+// Connections that know the key and have not joined. From kManyJoiningConnections on no others are
+// accepted, so that nodes that come by the thousand are served in turn and none is sent away.
 inline constexpr size_t kMaxJoiningConnections = 2048;
 inline constexpr size_t kManyJoiningConnections = 512;
 static_assert(kManyJoiningConnections + kMaxPendingConnections < kMaxJoiningConnections);
 inline constexpr kj::Duration kSilentTime = 1 * kj::SECONDS;
 inline constexpr kj::Duration kPatientTime = 2 * kj::SECONDS;
 
-// What a node is told when it may join.
+// The answer to a node that may join.
 struct Admission {
   uint32_t rank = 0;
   uint32_t first_device = 0;
@@ -77,8 +77,8 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
   ControlPort(const ControlPort&) = delete;
   ControlPort& operator=(const ControlPort&) = delete;
 
-  // What members are told for the case that this process is lost: who it is, and how the job goes
-  // on then.
+  // Members print both if this process is lost: who it is, and how the job goes on then. Called
+  // before any has joined.
   void SetFarewell(std::string coordinator, std::string resume_hint) {
     coordinator_ = std::move(coordinator);
     resume_hint_ = std::move(resume_hint);
@@ -122,7 +122,7 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
   void Leave(uint64_t connection);
   kj::Promise<absl::StatusOr<Admission>> Join(uint64_t connection, NodeInfo::Reader info,
                                               Node::Client node);
-  absl::StatusOr<Admission> TakeIn(uint64_t connection, absl::StatusOr<Admission> admission);
+  absl::StatusOr<Admission> FinishJoin(uint64_t connection, absl::StatusOr<Admission> admission);
   void taskFailed(kj::Exception&& exception) override;
 
   kj::Timer& timer_;

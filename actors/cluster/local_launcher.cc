@@ -80,7 +80,7 @@ void LocalLauncher::OnLine(uint32_t rank, bool is_agent, std::string_view line) 
   }
 }
 
-// Of the process that was started here: with an agent end its nodes.
+// The process that was started here has ended. With an agent end its nodes.
 void LocalLauncher::OnExit(uint32_t rank, uint32_t agent_ranks, int wait_status,
                            std::string_view note) {
   if (agent_ranks == 0 && events_.on_exit) events_.on_exit(rank, wait_status, note);

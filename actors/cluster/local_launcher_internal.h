@@ -33,14 +33,14 @@ class LocalLauncher final : public Launcher {
   void Kill(uint32_t rank) override;
 
  private:
-  // What is told of a rank by its agent.
+  // What an agent has reported of one of its ranks.
   struct AgentRank {
     uint32_t first = 0;  // of the agent's
     bool has_exited = false;
     bool is_finished = false;
   };
 
-  // That has started the rank; null: it was not launched.
+  // The process that has started the rank; null: it was not launched.
   LocalProcess* ProcessOf(uint32_t rank) const;
   void OnLine(uint32_t rank, bool is_agent, std::string_view line);
   void OnExit(uint32_t rank, uint32_t agent_ranks, int wait_status, std::string_view note);

@@ -29,7 +29,7 @@ class LocalProcess {
   LocalProcess& operator=(const LocalProcess&) = delete;
 
   pid_t pid() const { return child_.pid(); }
-  // What its own children print afterwards is lost.
+  // Output of its own children that comes afterwards is lost.
   void Kill() {
     is_killed_ = true;
     child_.Kill();

@@ -11,7 +11,7 @@
 namespace penstock::actors {
 namespace {
 
-// Of the actor alone.
+// The state of the membership actor, which nobody else uses.
 struct Members {
   RankTable ranks;
   const Membership::OnLoss on_loss;
@@ -129,7 +129,7 @@ void Membership::Stop() {
   if (!actor_) return;
   const CafThread thread;
   caf::scoped_actor self(system_);
-  // What the join proxy waits for ends with the other actor.
+  // The membership first: its end answers the requests that the join proxy waits for.
   self->send_exit(actor_, caf::exit_reason::user_shutdown);
   self->wait_for(actor_);
   actor_ = nullptr;

@@ -58,8 +58,8 @@ struct MemberLoss {
   int shell_status = 0;  // what a shell would say of its process; 0: not known
 };
 
-// What a job says of the loss: kUnavailable, "rank 1 (host) was killed by signal 9 (Killed) in step
-// 7", with the rank as origin and the status for the shell.
+// The error of a job that has lost a member: kUnavailable, "rank 1 (host) was killed by signal 9
+// (Killed) in step 7", with the rank as origin and the status for the shell.
 absl::Status LossReport(std::string_view member_name, const MemberLoss& loss);
 
 struct MemberList {

@@ -170,5 +170,23 @@ TEST(ClusterActorsTest, AJoinProxyThatEndsIsReplaced) {
   }
 }
 
+// The one that cannot be replaced ends the job.
+TEST(ClusterActorsTest, TheEndOfTheMembershipIsReported) {
+  absl::Mutex mutex;
+  std::vector<absl::Status> failures;
+  ClusterActors actors(
+      nullptr, RankTable(3, 3), [](const MemberLoss&, const absl::Status&) {},
+      [&](const absl::Status& status) {
+        const absl::MutexLock lock(&mutex);
+        failures.push_back(status);
+      });
+  End(actors.system(), actors.membership().actor());
+  const auto has_failed = [&failures] { return !failures.empty(); };
+  const absl::MutexLock lock(&mutex);
+  ASSERT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&has_failed), absl::Seconds(20)));
+  EXPECT_THAT(failures[0].ToString(), HasSubstr("the membership has ended: "));
+  EXPECT_EQ(OriginOf(failures[0]).actor, "membership");
+}
+
 }  // namespace
 }  // namespace penstock::actors

@@ -152,8 +152,9 @@ absl::Status NodeAgent::Run() {
                    StartThread("the file writer", [this] { (void)files_.Run(); }));
   absl::Status status = work_.Run();
   files_.End(status);
-  // Has no bound of its own: a write that the disk does not end uses memory of this node, and cannot
-  // be ended from outside. The watchdog, which End has started, ends the process then (node.cc).
+  // Has no bound of its own: a write that the disk does not end uses memory of this node, and
+  // cannot be ended from outside. The watchdog, which End has started, ends the process then
+  // (node.cc).
   files.join();
   return status;
 }

@@ -30,7 +30,7 @@ class NodeExchanges {
   // Null: there is none of this number.
   std::shared_ptr<NodeExchange> Find(uint32_t number) const;
   void Remove(uint32_t number) { exchanges_.erase(number); }
-  // Of all, and of those to come.
+  // Stops all exchanges, and those that are added later.
   void Stop();
   void Clear() { exchanges_.clear(); }
 

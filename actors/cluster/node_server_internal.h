@@ -23,12 +23,12 @@
 
 namespace penstock::actors {
 
-// What the calls are about.
+// The parts of a node that calls use.
 struct NodeParts {
   const NodeOptions& options;
   control::ControlLoop& loop;
   WorkQueue& work;
-  WorkQueue& files;  // what writes files, on a thread of its own
+  WorkQueue& files;  // calls that write files, for the thread of the file writer
   NodeSessions& sessions;
   NodeExchanges& exchanges;
   ByteReceiver& receiver;

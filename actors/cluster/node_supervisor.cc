@@ -142,12 +142,12 @@ kj::Promise<absl::StatusOr<control::Admission>> NodeSupervisor::Admit(
   return answer.promise.then([this, connection, client = kj::mv(client)](
                                  absl::StatusOr<NodeDescription>&& joined) mutable -> Result {
     if (!joined.ok()) return joined.status();
-    return TakeIn(*joined, connection, kj::mv(client));
+    return AddMember(*joined, connection, kj::mv(client));
   });
 }
 
-control::Admission NodeSupervisor::TakeIn(const NodeDescription& joined, uint64_t connection,
-                                          control::Node::Client client) {
+control::Admission NodeSupervisor::AddMember(const NodeDescription& joined, uint64_t connection,
+                                             control::Node::Client client) {
   Node& node = *nodes_[joined.rank];
   node.description = joined;
   node.has_joined = true;

@@ -60,7 +60,7 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   const std::shared_ptr<NodeTraffic>& TrafficOf(uint32_t rank) const {
     return nodes_[rank]->traffic;
   }
-  // That the sessions and the kept states take of a node's memory.
+  // The part of a node's memory that its sessions and kept states take.
   uint64_t BytesInUse(uint32_t rank) const {
     return static_cast<uint64_t>(nodes_[rank]->bytes_in_use);
   }
@@ -124,11 +124,11 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   void taskFailed(kj::Exception&& exception) override;
 
   // A node has its rank.
-  control::Admission TakeIn(const NodeDescription& node, uint64_t connection,
-                            control::Node::Client client);
+  control::Admission AddMember(const NodeDescription& node, uint64_t connection,
+                               control::Node::Client client);
   // Tells the membership, once; of a job that is ending, only what is not in order counts.
   void Lose(const FailureDetector::Loss& loss);
-  // Of several that the job does not go on without, the first is what Stop reports.
+  // Stop reports the first loss that the job does not survive.
   void NoteLoss(const MemberLoss& loss);
   // What the job was doing when the node was lost: " in step 7".
   std::string WhenLost(uint32_t rank) const;

@@ -9,7 +9,7 @@
 
 namespace penstock::actors::control {
 
-// What the other thread has of the object.
+// The part of the object that the other thread uses.
 template <typename T>
 struct Questions<T>::Box {
   absl::Mutex mutex;

@@ -17,7 +17,7 @@
 
 namespace penstock::actors::control {
 
-// Of JobStatus and std::string; questions.cc has the code.
+// Made for JobStatus and std::string; questions.cc has the code.
 template <typename T>
 class Questions {
  public:

@@ -112,7 +112,7 @@ absl::StatusOr<Certificate> Sign(const char* subject, EVP_PKEY* subject_key, EVP
   return certificate;
 }
 
-// What `write` writes, as PEM.
+// The PEM text that `write` writes.
 template <typename Write>
 absl::StatusOr<std::string> ToPem(const Write& write) {
   const Bio bio(BIO_new(BIO_s_mem()));
@@ -134,7 +134,7 @@ kj::Exception AsDisconnected(const kj::Exception& exception) {
           kj::heapString(exception.getDescription())};
 }
 
-// What is lost is sent again after 0.2, 0.4, ... 1.2 s and later, not after 0.2, 0.6, 1.4 and 3.0
+// Lost packets are sent again after 0.2, 0.4, ... 1.2 s and later, not after 0.2, 0.6, 1.4 and 3.0
 // s, as otherwise a link that is down for 1.5 s would look as if it were down for 3. Small messages
 // do not wait for others. A stream that is no socket stays as it is.
 void SetTcpOptions(kj::AsyncIoStream& stream) {
@@ -149,8 +149,9 @@ bool HasTls(std::string_view address, Encryption encryption) {
   return encryption == Encryption::kTls && !IsUnixAddress(address);
 }
 
-// What TLS reads from. Notes that the other side has closed the connection: OpenSSL's error for
-// that is of the same type as its others, and of its reason only a text is left in kj's exception.
+// The stream that TLS reads from. Notes that the other side has closed the connection: OpenSSL's
+// error for that is of the same type as its others, and of its reason only a text is left in kj's
+// exception.
 class TransportStream final : public ForwardingStream {
  public:
   TransportStream(kj::Own<kj::AsyncIoStream> stream, std::shared_ptr<bool> has_ended)

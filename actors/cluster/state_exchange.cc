@@ -20,7 +20,7 @@ using control::AsData;
 constexpr size_t kMaxChunkBytes = size_t{1} << 20;
 constexpr size_t kMinChunkBytes = size_t{1} << 16;
 constexpr size_t kMaxBufferBytes = size_t{64} << 20;
-// Of nodes that keep the timeout themselves.
+// Added for the answers of nodes, which keep the timeout themselves.
 constexpr absl::Duration kAnswerTime = absl::Seconds(2);
 
 std::vector<Box> TilesOf(const planner::StatePlan& state, const DeviceRange& devices) {

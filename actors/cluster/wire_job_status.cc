@@ -10,10 +10,10 @@
 namespace penstock::actors::control {
 namespace {
 
-// Of a job; far more than any has.
+// Limits of a job, far above those of any.
 constexpr unsigned kMaxProcesses = 65536;
 constexpr unsigned kMaxDevices = 1 << 17;
-// Of a device, and of a job: the rest is left out.
+// Waits that are sent of a device, and of a job; the rest is left out.
 constexpr unsigned kMaxDeviceWaits = 128;
 constexpr unsigned kMaxWaits = 1 << 16;
 constexpr unsigned kMaxCommunications = 1 << 24;

@@ -1,7 +1,7 @@
 // Snapshots of devices and the status of a job in the messages of the control plane.
 //
-// What is read is checked: lists and texts are bounded, and indices of devices are below the number
-// of devices.
+// Readers check what they read: lists and texts are bounded, and indices of devices are below the
+// number of devices.
 //
 // Thread rule: the loop's thread.
 

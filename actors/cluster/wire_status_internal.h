@@ -18,10 +18,10 @@
 namespace penstock::actors::control {
 
 void WriteStatus(const absl::Status& status, Status::Builder builder);
-// Of the result of a call. The text is bounded; a code that does not exist is kUnknown. The rank of
-// the origin is left out: the receiver knows who has sent it.
+// Reads the result of a call. The text is bounded; a code that does not exist is kUnknown. The rank
+// of the origin is left out: the receiver knows who has sent it.
 absl::Status ReadStatus(Status::Reader reader);
-// Of a report of an error: OK is none, and becomes kUnknown.
+// Reads the report of an error. OK would be none, and becomes kUnknown.
 absl::Status ReadError(Status::Reader reader);
 
 // kUnavailable if the connection is gone, otherwise kInternal or what fits better.
@@ -29,8 +29,8 @@ absl::Status FromException(const kj::Exception& exception);
 
 using StatusPromise = kj::Promise<absl::Status>;
 
-// What a call ends with: the status in its results, or that of its connection. `on_results` gets
-// the results of a call that has succeeded, and returns a status.
+// The status of a call: that in its results, or that of its connection. `on_results` gets the
+// results of a call that has succeeded, and returns a status.
 template <typename Call, typename OnResults>
 StatusPromise StatusOf(Call&& sent, OnResults on_results) {
   return sent.then(
@@ -45,7 +45,7 @@ StatusPromise StatusOf(Call&& sent) {
   return StatusOf(std::forward<Call>(sent), [](const auto&) { return absl::OkStatus(); });
 }
 
-// What does not end with a status ends with OK.
+// A promise without a value becomes one of an OK status.
 inline StatusPromise ToStatus(StatusPromise promise) { return promise; }
 inline StatusPromise ToStatus(kj::Promise<void> promise) {
   return promise.then([] { return absl::OkStatus(); });

@@ -24,7 +24,7 @@ namespace penstock::actors {
 // Spawn it detached.
 class CommunicationActor : public caf::blocking_actor {
  public:
-  // What is pointed at outlives the actor; `transport` is that of the devices.
+  // The pointers outlive the actor; `transport` is that of the devices.
   CommunicationActor(caf::actor_config& config, std::vector<DeviceCommunication*> devices,
                      transport::Transport* transport, Waker* waker);
 

@@ -15,9 +15,9 @@ namespace {
 // little less than what waking that costs.
 constexpr int64_t kUnsharedNs = 20'000;
 
-// At the transport, in one round with nothing else to do: a round in which all else is looked at
+// Calls of Advance in one round with nothing else to do: a round in which all else is looked at
 // takes several times as long.
-constexpr int kLooks = 8;
+constexpr int kAdvancesPerRound = 8;
 
 }  // namespace
 
@@ -46,7 +46,7 @@ bool DeviceExecutor::DriveCommunication() {
   if (!communication_.TryOwn()) return false;
   unshared_ns_ = kUnsharedNs;
   // Where others wait for this core, one look has to do.
-  const int num_looks = counts_cpu_time_ ? 1 : kLooks;
+  const int num_looks = counts_cpu_time_ ? 1 : kAdvancesPerRound;
   for (int i = 0; i < num_looks; ++i) {
     // A look that finds something is work, one that does not is waiting. Reading the clock takes
     // about as long as a pause.

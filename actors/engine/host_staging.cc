@@ -114,7 +114,7 @@ bool HostStaging::NextReady(CommStart* start, const StreamError** error) {
     *start = transfer.start;
     start->inputs = transfer.inputs.data();
     start->outputs = transfer.outputs.data();
-    // What a receive waits for belongs to an earlier run, whose error is known.
+    // The event of a receive belongs to an earlier run, whose error is known.
     *error = transfer.is_receive ? nullptr : transfer.event->error();
     return true;
   }

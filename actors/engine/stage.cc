@@ -29,7 +29,7 @@ absl::StatusOr<std::unique_ptr<StageController>> StageController::Create(
       new StageController(stage, plan.policy, context, std::move(links)));
   ASSIGN_OR_RETURN(planner::StageSchedule schedule, planner::ScheduleOf(plan, stage, policies));
   controller->scheduler_ = std::move(schedule.scheduler);
-  // Where there is nothing to choose, nothing depends on the view.
+  // Without a choice, nothing depends on the view.
   controller->is_planned_ = !context.has_choices() || !schedule.order.empty();
   for (StageLink* link : controller->links_) link->counts_ready = !controller->is_planned_;
   return controller;

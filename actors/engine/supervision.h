@@ -2,9 +2,9 @@
 // (supervisor_internal.h).
 //
 //   kRestart    the child has no state to lose: another one takes its place
-//   kEscalate   what the child knew is lost: the failure is reported, and whoever started the
-//               supervisor ends with it what the child did: the job, the session, a run of steps
-//               or the writing of checkpoints
+//   kEscalate   the state of the child is lost: the failure is reported, and the owner of the
+//               supervisor ends the work that depended on the child: the job, the session, a run of
+//               steps or the writing of checkpoints
 //
 // A child that ends more often than `max_restarts` times in kRestartWindow escalates.
 //

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -36,6 +37,7 @@
 #include "planner/policy/policy.h"
 #include "tests/support/engine_plan.h"
 #include "tests/support/faulty_transport.h"
+#include "tests/support/test_policies.h"
 #include "transport/emulated/emulated_communicator.h"
 #include "transport/transport.h"
 
@@ -222,6 +224,7 @@ class LocalEngineTest : public ::testing::Test {
     options.kernels = &kernels_;
     options.kernels_by_kind = kernels_by_kind_;
     options.policies = &policies_;
+    options.shares_cores = shares_cores_;
     auto engine = LocalEngine::Start(plan_, std::move(transport),
                                      observer == nullptr ? &observer_ : observer, options);
     if (!engine.ok()) return engine.status();
@@ -230,6 +233,7 @@ class LocalEngineTest : public ::testing::Test {
   }
 
   uint64_t max_memory_bytes_ = 0;
+  bool shares_cores_ = false;
 
   static std::unique_ptr<transport::Transport> Inproc(uint32_t num_devices) {
     return transport::CreateInprocTransport({.num_devices = num_devices, .num_channels = 8});
@@ -242,7 +246,7 @@ class LocalEngineTest : public ::testing::Test {
   DeviceFactory create_device_;
   transport::CommunicatorFactory create_communicator_;
   kernels::ResultCheck check_results_ = kernels::ResultCheck::kNone;
-  const planner::PolicyRegistry policies_ = planner::BuiltinPolicies();
+  planner::PolicyRegistry policies_ = planner::BuiltinPolicies();
   planner::Plan plan_;
   WaitingObserver observer_;
   std::unique_ptr<LocalEngine> engine_;
@@ -711,6 +715,101 @@ TEST_F(LocalEngineTest, TheEndOfTheCommunicationExecutorEndsTheSession) {
   gate_.Open();
   engine_->Stop();
 }
+
+// Throws where it is told of the first failure, on the thread that tells it.
+class ThrowingOnFailure final : public EngineObserver {
+ public:
+  explicit ThrowingOnFailure(WaitingObserver* observer) : observer_(*observer) {}
+  void OnStepDone(const DeviceStepReport& report) override { observer_.OnStepDone(report); }
+  void OnError(uint32_t, int64_t, const absl::Status& status) override { OnFailure(status); }
+  void OnFailure(const absl::Status& status) override {
+    if (!has_thrown_.exchange(true)) throw std::runtime_error("nobody listens");
+    observer_.OnFailure(status);
+  }
+
+ private:
+  WaitingObserver& observer_;
+  std::atomic<bool> has_thrown_{false};
+};
+
+TEST_F(LocalEngineTest, TheEndOfAStageControllerEndsTheSession) {
+  auto policy = std::make_unique<testing::DynamicPolicy>(
+      "throwing",
+      [](const planner::StageContext&, const planner::StageView&)
+          -> std::optional<planner::PhaseChoice> { throw std::runtime_error("out of ideas"); });
+  ASSERT_EQ(policies_.Add(std::move(policy)), absl::OkStatus());
+  EnginePlanBuilder b(1, "throwing");
+  b.AddDevice();
+  b.BeginPhase(0, "F", PhaseKind::kForward);
+  b.AddKernel(0, "made", "t.iota", {}, {b.AddRegister(0)});
+  ThrowingOnFailure observer(&observer_);
+  ASSERT_EQ(Start(b.Build(), Inproc(1), &observer), absl::OkStatus());
+  engine_->Submit(0, std::make_shared<StepBuffers>());
+  const absl::Status failure = observer_.AwaitFailure();
+  EXPECT_THAT(std::string(failure.message()), HasSubstr("the controller of stage 0 has ended: "));
+  EXPECT_EQ(OriginOf(failure).actor, "controller of stage 0");
+  engine_->Stop();
+}
+
+// --- Who may spin --------------------------------------------------------------------------------
+
+// Keeps this thread, and those that it starts, on one processor.
+class OnOneProcessor {
+ public:
+  OnOneProcessor() {
+    CPU_ZERO(&all_);
+    EXPECT_EQ(sched_getaffinity(0, sizeof(all_), &all_), 0);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++core) {
+      if (CPU_ISSET(core, &all_)) CPU_SET(core, &one);
+    }
+    EXPECT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  }
+  ~OnOneProcessor() { EXPECT_EQ(sched_setaffinity(0, sizeof(all_), &all_), 0); }
+  OnOneProcessor(const OnOneProcessor&) = delete;
+  OnOneProcessor& operator=(const OnOneProcessor&) = delete;
+
+ private:
+  cpu_set_t all_;
+};
+
+// Two devices whose executors would poll against each other, on one processor or on processors of
+// other processes: they look a few times, and sleep.
+class WhoMaySpinTest : public LocalEngineTest, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(WhoMaySpinTest, ExecutorsWithoutACoreOfTheirOwnSleep) {
+  std::optional<OnOneProcessor> pinned;
+  shares_cores_ = !GetParam();
+  if (GetParam()) pinned.emplace();
+  EnginePlanBuilder b;
+  for (const uint32_t d : {0u, 1u}) {
+    b.AddDevice();
+    b.BeginPhase(d, "F", PhaseKind::kForward);
+    b.AddKernel(d, "made", "t.iota", {}, {b.AddRegister(d)});
+  }
+  ASSERT_EQ(Start(b.Build(), Inproc(2)), absl::OkStatus());
+  const auto report = [this] { return *engine_->ReportActivity(absl::FromChrono(kPatience)); };
+  const ActivityReport before = report();
+  // Each question wakes both executors, which have nothing to do but to answer.
+  constexpr int kQuestions = 200;
+  for (int i = 0; i < kQuestions; ++i) {
+    for (const WaitDescription& wait : engine_->Describe(absl::FromChrono(kPatience))) {
+      EXPECT_EQ(wait.text.find("does not answer"), std::string::npos) << wait.text;
+    }
+  }
+  const ActivityReport after = report();
+  for (const uint32_t d : {0u, 1u}) {
+    EXPECT_GE(after.moves[d] - before.moves[d], kQuestions);
+    // Seven each; one that spins for as long as a wake-up takes polls hundreds of times.
+    EXPECT_LT(after.idle_polls[d] - before.idle_polls[d], 12 * kQuestions) << "device " << d;
+  }
+  engine_->Stop();
+}
+
+INSTANTIATE_TEST_SUITE_P(Cores, WhoMaySpinTest, ::testing::Bool(), [](const auto& info) {
+  return info.param ? "OnOneProcessor" : "BesideOtherProcesses";
+});
 
 // Adds up on which processors it may run, in threads of the device's pool.
 class AffinityKernel final : public kernels::Kernel {

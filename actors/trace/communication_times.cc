@@ -37,12 +37,12 @@ Exchange ExchangeOf(const planner::ActorPlan& actor, const TraceEvent& event) {
 // over a group.
 using Route = std::tuple<bool, int, std::vector<uint32_t>>;
 
-// Of every transfer or every collective of the plan.
+// A transfer or a collective of the plan.
 struct Target {
   Route route;
   uint64_t num_bytes = 0;
   int64_t shortest_ns = std::numeric_limits<int64_t>::max();
-  // Of the same route, the shortest time in which so many bytes or more were moved.
+  // The shortest time in which so many bytes or more were moved on the same route.
   int64_t needed_ns = std::numeric_limits<int64_t>::max();
 };
 

@@ -104,7 +104,7 @@ class Dependencies {
     return last;
   }
 
-  // Of a communication, the member that started last before it ended; of other acts, itself.
+  // The member of a communication that started last before it ended; other acts give themselves.
   uint32_t LastStarter(uint32_t i) const {
     if (!IsCommunication(i)) return i;
     uint32_t last = i;
@@ -325,7 +325,7 @@ DeviceTime TimeOf(const IntervalSet& computing, const IntervalSet& communicating
   return time;
 }
 
-// Of each device, when others computed on all of its cores.
+// The times, by device, in which others computed on all of its cores.
 std::vector<IntervalSet> BusyCores(const std::vector<IntervalSet>& computing,
                                    const SharedCores* cores) {
   std::vector<IntervalSet> sets;
@@ -359,7 +359,7 @@ std::vector<IntervalSet> BusyCores(const std::vector<IntervalSet>& computing,
   return sets;
 }
 
-// Of each device, when data of its communication moved, in the window.
+// The times in the window, by device, in which data of its communication moved.
 std::vector<IntervalSet> Communications(const planner::Plan& plan,
                                         absl::Span<const TraceEvent> events,
                                         absl::Span<const TransferTime> times,
@@ -532,8 +532,8 @@ std::optional<StepWindow> MedianTracedStep(const planner::Plan& plan,
 
 namespace {
 
-// Of each window the events that lie in it or reach into it: steps in flight beside its step keep
-// its devices busy. REQUIRES: windows follow each other.
+// The events, by window, that lie in it or reach into it: steps in flight beside its step keep its
+// devices busy. REQUIRES: windows follow each other.
 std::vector<std::vector<TraceEvent>> EventsIn(absl::Span<const StepWindow> windows,
                                               absl::Span<const TraceEvent> events) {
   std::vector<std::vector<TraceEvent>> near(windows.size());

@@ -7,6 +7,8 @@
 //   FAULTY_NODE_STOP=N:FAULT    rank N does FAULT where the session is closed
 //   FAULTY_NODE_MESSAGE=N:FAULT:M   rank N does FAULT as it posts message M, a send or a receive,
 //                                   counted from 1 since its operand was Fault::kCount
+//   FAULTY_NODE_WITHIN=N:FAULT:M    rank N does FAULT in the M-th Progress, counted likewise, of an
+//                                   endpoint whose messages are under way
 //   FAULTY_NODE_WAIT=N:FAULT    rank N does FAULT where its communication executor waits next, once
 //                               its operand was Fault::kCount; Fault::kError ends that executor
 //   FAULTY_NODE_SLOW=M:MS       one in M messages takes up to MS milliseconds longer
@@ -257,7 +259,12 @@ int Main(int argc, char** argv) {
       return absl::OkStatus();
     };
   }
-  if (faults.fail || faults.max_slow_time.count() > 0) {
+  if (const Fault fault = FaultAt("FAULTY_NODE_WITHIN", options.rank); fault != Fault::kNone) {
+    faults.while_pending = [&messages, fault, last = NumbersIn("FAULTY_NODE_WITHIN").at(2)] {
+      if (messages.is_counting && ++messages.count == last) Do(fault);
+    };
+  }
+  if (faults.fail || faults.while_pending || faults.max_slow_time.count() > 0) {
     options.wrap_transport = [&faults](std::unique_ptr<transport::Transport> inner) {
       return CreateFaultyTransport(std::move(inner), faults);
     };

@@ -13,7 +13,7 @@ enum class Fault {
   kStop = 4,   // SIGSTOP, for good
   kHang = 5,   // a kernel that does not end
   kError = 6,  // a kernel that returns an error
-  kCount = 7,  // nothing yet: from here on, messages are counted for FAULTY_NODE_MESSAGE
+  kCount = 7,  // nothing yet: from here on, FAULTY_NODE_MESSAGE and _WITHIN count
 };
 
 // Policies that a plan may name: stage 1 declines its first phase for good, or until both of its

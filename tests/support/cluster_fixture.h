@@ -67,6 +67,7 @@ class ClusterTest : public ::testing::Test {
     unsetenv("FAULTY_NODE_START");
     unsetenv("FAULTY_NODE_STOP");
     unsetenv("FAULTY_NODE_MESSAGE");
+    unsetenv("FAULTY_NODE_WITHIN");
     unsetenv("FAULTY_NODE_WAIT");
     unsetenv("FAULTY_NODE_SLOW");
     unsetenv("FAULTY_NODE_MARK");

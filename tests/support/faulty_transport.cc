@@ -137,6 +137,11 @@ class FaultyEndpoint final : public Endpoint {
   }
 
   bool Progress() override {
+    if (options_.while_pending &&
+        std::any_of(pending_.begin(), pending_.end(),
+                    [](const Held* held) { return !held->inner.is_done(); })) {
+      options_.while_pending();
+    }
     inner_->Progress();
     std::shuffle(pending_.begin(), pending_.end(), random_);
     std::vector<Held*> ended;

@@ -4,7 +4,8 @@
 // fails. Reproducible from a seed when the endpoints are driven by one thread, and nothing is held
 // back by time.
 //
-// Thread rule: the inner transport's; `fail` is called on the posting endpoint's thread.
+// Thread rule: the inner transport's; `fail` and `while_pending` are called on the thread of the
+// endpoint's owner.
 
 #ifndef PENSTOCK_TESTS_SUPPORT_FAULTY_TRANSPORT_H_
 #define PENSTOCK_TESTS_SUPPORT_FAULTY_TRANSPORT_H_
@@ -45,6 +46,8 @@ struct FaultOptions {
   // Asked about every request that is posted; a status that is not OK becomes the request's, and
   // the inner transport never sees it.
   std::function<absl::Status(const Post&)> fail = {};
+  // Called in each Progress of an endpoint with a request that is not over.
+  std::function<void()> while_pending = {};
 };
 
 std::unique_ptr<transport::Transport> CreateFaultyTransport(

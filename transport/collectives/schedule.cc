@@ -253,7 +253,7 @@ class Builder {
       sends[peer] = NewFlow<SendFlow>(Device(peer));
       AddBlock(sends[peer], Buffer::kInput, Holds::kAll, peer, peer);
     }
-    // What is not handed on is not wanted in the caches.
+    // A result that is not sent on would only take room in the caches.
     const bool is_streamed = !is_all_reduce() && IsMuch(InputCount(spec_, rank_));
     FoldFlow* fold = NewFold(AllRanks(), is_streamed);
     const Holds result = is_all_reduce() ? Holds::kAll : Holds::kOne;

@@ -123,8 +123,8 @@ class Result {
   std::vector<int64_t> begins_;  // of the tensor in each rank's input: elements
 };
 
-// What the members of a collective share. Two runs may be under way: the next one begins while some
-// members have not left the last.
+// The state that members of a collective share. Two runs may be under way: the next one begins
+// while some members have not left the last.
 class Group {
  public:
   explicit Group(const CollectiveSpec& spec) : spec_(spec), devices_(spec.devices.size()) {

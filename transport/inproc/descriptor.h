@@ -1,4 +1,4 @@
-// What travels between the endpoints of one process: descriptors of sends, handed over in rings.
+// Descriptors of sends, which the endpoints of one process hand to each other in rings.
 //
 // A Descriptor stands for one posted operation. It belongs to the endpoint that made it, which
 // keeps it in a pool, and is lent by passing its address through a DescriptorRing; whoever was

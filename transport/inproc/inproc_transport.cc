@@ -124,7 +124,7 @@ class InprocEndpoint final : public Endpoint {
  private:
   using Matches = MatchTable<Descriptor, Descriptor>;
 
-  // Of 64 peers: whether they have pushed something.
+  // A bit for each of 64 peers: it has pushed something.
   struct alignas(kCacheLine) ReadyWord {
     std::atomic<uint64_t> bits{0};
   };

@@ -55,7 +55,7 @@ void ArrivalWatch::Wait(int fd, int timeout_ms) {
   if (const auto now = Clock::now(); now >= next_second_) {
     next_second_ = now + std::chrono::seconds(1);
     for (UcxEndpoint* endpoint : endpoints_) {
-      const absl::Status late = endpoint->CountSecond();
+      const absl::Status late = endpoint->OnSecondPassed();
       if (!late.ok() && on_unreleased_) on_unreleased_(late);
     }
   }

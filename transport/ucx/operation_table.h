@@ -29,7 +29,7 @@
 
 namespace penstock::transport::ucx {
 
-// What every kind of operation, a class derived from this one, has.
+// The members that every kind of operation, a derived class, has.
 template <typename Derived>
 struct Operation {
   Derived* next = nullptr;

@@ -95,7 +95,7 @@ void Peers::Fail(Peer& peer, const absl::Status& cause) {
   has_failed_ = has_new_failures_ = true;
 }
 
-bool Peers::CountSecond() {
+bool Peers::OnSecondPassed() {
   const int64_t answer_seconds = options_.answer_timeout.count();
   bool has_failed = false;
   for (Peer& peer : peers_) {

@@ -73,7 +73,7 @@ class Peers {
                        PeerMemory* memory);
   ConnectionState state() const;
 
-  // What a message to `peer` begins with.
+  // The beginning of every message to `peer`.
   Origin OriginFor(const Peer& peer) const {
     return {peer.key, options_.transport.generation, device_};
   }
@@ -99,7 +99,7 @@ class Peers {
 
   // A second has passed. Fails the peers that have not answered a probe in time; returns whether
   // there are any.
-  bool CountSecond();
+  bool OnSecondPassed();
 
   // The endpoint closes: nothing more is accepted, answered or transferred.
   void BeginClosing() { is_closing_ = true; }

@@ -47,7 +47,7 @@ struct StagingBuffer {
 // Buffers of any length.
 class StagingBuffers {
  public:
-  // Of `num_bytes` or more.
+  // A buffer of `num_bytes` or more.
   StagingBuffer Acquire(size_t num_bytes) {
     const auto found = std::find_if(
         free_.begin(), free_.end(),

@@ -226,7 +226,7 @@ bool Receiver::Deliver(Peer& peer, const Message& message, ReceiveOperation* rec
   return !is_announced;
 }
 
-// Of a message whose bytes are here.
+// REQUIRES: the bytes of the message are in the memory of this host.
 void Receiver::CopyOrShow(const Message& message, ReceiveOperation* receive) {
   const bool is_eager = message.location == Location::kEager;
   if (receive->is_view && (message.is_unexpected || !is_eager)) {
@@ -471,7 +471,7 @@ void Receiver::FailReceives(const Peer& peer) {
   for (Transfers* transfers : {&host_transfers_, &network_transfers_}) StartTransfers(*transfers);
 }
 
-bool Receiver::CountSecond() {
+bool Receiver::OnSecondPassed() {
   bool has_expired = false;
   receives_.ForEachPending([&](ReceiveOperation& receive) {
     ++receive.seconds;

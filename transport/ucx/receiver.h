@@ -85,7 +85,7 @@ class Receiver {
   // when it has let go of them.
   void FailReceives(const Peer& peer);
   // A second has passed. Returns whether Expire has something to do.
-  bool CountSecond();
+  bool OnSecondPassed();
   // Ends the receives that have waited too long. Fails the peer of one that a message has taken.
   void Expire();
 

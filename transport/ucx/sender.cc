@@ -223,7 +223,7 @@ void Sender::FailSends(const Peer& peer) {
   });
 }
 
-bool Sender::CountSecond() {
+bool Sender::OnSecondPassed() {
   const int64_t answer_seconds = options_.answer_timeout.count();
   const int64_t request_seconds = options_.request_timeout.count();
   bool has_expired = false;

@@ -53,7 +53,7 @@ class Sender {
   // Ends the sends to a failed peer; those whose bytes UCX uses end when it has let go of them.
   void FailSends(const Peer& peer);
   // A second has passed. Returns whether Expire has something to do.
-  bool CountSecond();
+  bool OnSecondPassed();
   // Cancels the sends that have taken too long, and fails peers that do not answer cancel requests.
   void Expire();
 

@@ -446,11 +446,11 @@ ucs_status_t UcxEndpoint::OnProbe(void* self, const void* header, size_t header_
   return UCS_OK;
 }
 
-absl::Status UcxEndpoint::CountSecond() {
+absl::Status UcxEndpoint::OnSecondPassed() {
   const Lock lock(lock_);
-  const bool has_failed_peers = peers_.CountSecond();
-  const bool has_late_sends = sender_.CountSecond();
-  const bool has_late_receives = receiver_.CountSecond();
+  const bool has_failed_peers = peers_.OnSecondPassed();
+  const bool has_late_sends = sender_.OnSecondPassed();
+  const bool has_late_receives = receiver_.OnSecondPassed();
   absl::Status late;
   bool is_used_by_failed = false;
   if (peers_.has_failed()) {

@@ -8,7 +8,7 @@
 // This class joins them: it passes requests for devices of this process on to another endpoint,
 // locks, drives the worker, and wakes the owner. wire.h describes the protocol.
 //
-// Thread rule: the functions of Endpoint belong to the owner, OnArrival and CountSecond to the
+// Thread rule: the functions of Endpoint belong to the owner, OnArrival and OnSecondPassed to the
 // thread that waits, the functions marked so to any thread. All that touches the worker holds
 // `lock_`, for a few calls of UCX and the copy of a chunk of a message at most. Callbacks of UCX
 // only change operations; calls of the owner complete requests. Invariants: no request ends while
@@ -109,7 +109,7 @@ class UcxEndpoint final : public Endpoint {
   void OnArrival() { Wake(); }
   // A second has passed. Not OK once for each peer: it has failed, and UCX uses memory of its
   // requests longer than it should.
-  absl::Status CountSecond();
+  absl::Status OnSecondPassed();
 
  private:
   // Calls of ucp_worker_progress in one Progress.

@@ -15,7 +15,7 @@ namespace {
 // A UCX worker opens about a dozen.
 constexpr uint64_t kFilesOfWorker = 32;
 
-// What to do if this process has hardly any file descriptors left; empty otherwise.
+// Advice if this process has hardly any file descriptors left; empty otherwise.
 std::string OpenFilesRemedy() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return "";

@@ -23,7 +23,7 @@ absl::Status FromUcs(ucs_status_t status, std::string_view what, const LogScope&
 // "interface eth0", or the variable that overrides it.
 std::string DescribeInterfaces(const std::string& interfaces);
 
-// What the user can do where UCX finds nothing to connect by: names the variables that restrict it.
+// Advice for a user whose UCX finds no way to connect: names the variables that restrict it.
 // Empty: none is set.
 std::string EnvironmentRemedy();
 

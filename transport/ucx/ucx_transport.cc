@@ -44,7 +44,7 @@ bool MayShareMemory() {
   return false;
 }
 
-// What is set where UCX's environment says nothing.
+// Changes the defaults of the settings that UCX's environment does not name.
 absl::Status SetDefaults(const UcxOptions& options, ucp_config_t* config) {
   const auto set = [config](const std::string& name, const std::string& value) {
     if (std::getenv(StrCat("UCX_", name).c_str()) != nullptr) return absl::OkStatus();
@@ -58,7 +58,7 @@ absl::Status SetDefaults(const UcxOptions& options, ucp_config_t* config) {
   return absl::OkStatus();
 }
 
-// What UCX may still use of a transport that has gone.
+// The parts of a destroyed transport that UCX may still use.
 struct LeakedTransport {
   std::unique_ptr<UcxOptions> options;
   std::unique_ptr<Transport> local;
@@ -253,7 +253,7 @@ class UcxTransportImpl final : public UcxTransport {
  private:
   // UCX uses memory of requests for ever: whatever it may touch is never freed.
   void LeakMemory(const std::string& transferring) {
-    // Of the whole process, and never destroyed: UCX may read or write this memory until the
+    // One for the process, never destroyed: UCX may read or write this memory until the
     // process ends, so nothing that ends before may own it. That it stays reachable tells leak
     // checkers that it is kept on purpose.
     static auto* const leaked = new LeakedTransports();

@@ -102,7 +102,7 @@ struct UcxOptions {
   // Called by the thread in Wait, once for each failed peer of a device, if UCX has not let go in
   // time of the memory of the peer's requests.
   std::function<void(const absl::Status&)> on_unreleased;
-  // Told what UCX finds odd in its environment, in a line: a variable that it does not know.
+  // Called with a line for each thing that UCX warns of, such as a variable that it does not know.
   std::function<void(const std::string& warning)> on_warning;
   // Called when closing has leaked memory, which is never freed: how much its owners have, and a
   // line that says why.

@@ -91,7 +91,7 @@ struct CancelRequest {
 };
 static_assert(sizeof(CancelRequest) == 32);
 
-// Of the receiver: asks for the chunk at `offset`, a multiple of kNetworkChunkBytes.
+// Sent by the receiver to get the chunk at `offset`, a multiple of kNetworkChunkBytes.
 struct FetchRequest {
   Origin origin;
   OperationId send;     // of the MessageHeader
