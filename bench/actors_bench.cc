@@ -31,12 +31,12 @@ constexpr uint64_t kSlotBytes = 64;
 constexpr int64_t kSlotCount = kSlotBytes / sizeof(float);
 // Registers that the kernels of a device write in turn; those of communication follow.
 constexpr uint32_t kNumKernelRegisters = 1024;
-constexpr uint32_t kNumTransfers = 4;
-constexpr uint32_t kNumRegisters = kNumKernelRegisters + kNumTransfers + 2;
 
 int64_t NowNs() { return SteadyClock().NowNs(); }
 
-planner::Plan EmptyPlan(uint32_t num_devices, uint32_t num_microbatches) {
+planner::Plan EmptyPlan(uint32_t num_devices, uint32_t num_microbatches,
+                        uint32_t num_communication_registers = 0) {
+  const uint32_t num_registers = kNumKernelRegisters + num_communication_registers;
   planner::Plan plan;
   plan.name = "null";
   plan.num_microbatches = num_microbatches;
@@ -48,8 +48,8 @@ planner::Plan EmptyPlan(uint32_t num_devices, uint32_t num_microbatches) {
     kernel.outputs = {tile};
   }
   planner::DevicePlan device;
-  device.arena_bytes = kNumRegisters * kSlotBytes;
-  for (uint32_t i = 0; i < kNumRegisters; ++i) {
+  device.arena_bytes = num_registers * kSlotBytes;
+  for (uint32_t i = 0; i < num_registers; ++i) {
     device.registers.push_back(
         {planner::RegisterClass::kWorkspace, true, 1, i * kSlotBytes, kSlotBytes});
   }
@@ -122,11 +122,11 @@ planner::Plan PhasePlan(uint32_t num_actors) {
 
 // Device 1 begins its part when device 0 has run its last kernel:
 //
-//   device 0   recv 1..4, all_reduce; kernels ... send 0 ──┐
-//   device 1                                               └─► recv 0; send 1..4, all_reduce
-planner::Plan CommunicationPlan(uint32_t num_actors) {
-  planner::Plan plan = EmptyPlan(2, 1);
-  for (uint32_t i = 0; i <= kNumTransfers; ++i) {
+//   device 0   recv 1..n, all_reduce; kernels ... send 0 ──┐
+//   device 1                                               └─► recv 0; send 1..n, all_reduce
+planner::Plan CommunicationPlan(uint32_t num_actors, uint32_t num_transfers) {
+  planner::Plan plan = EmptyPlan(2, 1, num_transfers + 2);
+  for (uint32_t i = 0; i <= num_transfers; ++i) {
     plan.transfers.push_back({plan.num_channels++, i == 0 ? 0u : 1u, i == 0 ? 1u : 0u,  //
                               kSlotBytes, true});
   }
@@ -136,23 +136,23 @@ planner::Plan CommunicationPlan(uint32_t num_actors) {
   all_reduce.counts = {kSlotCount / 2, kSlotCount / 2};
   plan.collective_per_microbatch = {true};
 
-  constexpr uint32_t kReduced = kNumTransfers + 1;  // its register
+  const uint32_t reduced = num_transfers + 1;  // its register
   planner::DevicePlan& first = plan.devices[0];
   BeginPhase(first, "F", PhaseKind::kForward, Lane::kCompute);
-  for (uint32_t i = 1; i <= kNumTransfers; ++i) {
+  for (uint32_t i = 1; i <= num_transfers; ++i) {
     AddCommunication(first, ActorKind::kRecv, i, i, {});
   }
-  AddCommunication(first, ActorKind::kCollective, 0, kReduced, {});
+  AddCommunication(first, ActorKind::kCollective, 0, reduced, {});
   const uint32_t last = AddKernels(first, num_actors);
   AddCommunication(first, ActorKind::kSend, 0, 0, {last});
 
   planner::DevicePlan& second = plan.devices[1];
   BeginPhase(second, "answer", PhaseKind::kTransfer, Lane::kFloating);
   const uint32_t question = AddCommunication(second, ActorKind::kRecv, 0, 0, {});
-  for (uint32_t i = 1; i <= kNumTransfers; ++i) {
+  for (uint32_t i = 1; i <= num_transfers; ++i) {
     AddCommunication(second, ActorKind::kSend, i, i, {question});
   }
-  AddCommunication(second, ActorKind::kCollective, 0, kReduced, {question});
+  AddCommunication(second, ActorKind::kCollective, 0, reduced, {question});
   return plan;
 }
 
@@ -185,13 +185,14 @@ planner::Plan ChainPlan(uint32_t num_actors) {
   return plan;
 }
 
-planner::Plan PlanOf(ActsShape shape, uint32_t num_actors) {
-  switch (shape) {
+planner::Plan PlanOf(const ActsBenchOptions& options) {
+  const uint32_t num_actors = options.num_actors;
+  switch (options.shape) {
     case ActsShape::kPhase:
     case ActsShape::kStream:
       break;
     case ActsShape::kCommunication:
-      return CommunicationPlan(num_actors);
+      return CommunicationPlan(num_actors, options.num_transfers);
     case ActsShape::kCredits:
       return CreditsPlan(num_actors);
     case ActsShape::kChain:
@@ -212,9 +213,8 @@ absl::StatusOr<ActsBenchResult> MeasureSteps(const ActsBenchOptions& options) {
   if (options.shape == ActsShape::kStream) {
     session_options.create_device = [](uint32_t) { return EmulatedDevice::Create({}); };
   }
-  ASSIGN_OR_RETURN(
-      const std::unique_ptr<actors::Session> session,
-      actors::Session::Start(PlanOf(options.shape, options.num_actors), session_options));
+  ASSIGN_OR_RETURN(const std::unique_ptr<actors::Session> session,
+                   actors::Session::Start(PlanOf(options), session_options));
   constexpr int kWarmUps = 3;
   for (int i = 0; i < kWarmUps; ++i) RETURN_IF_ERROR(session->Run({}).status());
 

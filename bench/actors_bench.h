@@ -30,6 +30,7 @@ std::string_view Name(ActsShape shape);  // "phase", ...
 struct ActsBenchOptions {
   ActsShape shape = ActsShape::kPhase;
   uint32_t num_actors = 10000;  // whose kernels run; even
+  uint32_t num_transfers = 4;   // that kCommunication receives in a step, at least 1
   double seconds = 0.5;         // of measuring, about
   // Heap allocations of this process so far, where the caller counts them; null: not measured.
   std::function<uint64_t()> count_allocations = nullptr;
