@@ -55,7 +55,7 @@ TEST_F(FullDiskTest, OneFileThatDoesNotFitKeepsBackNothingElse) {
                 AllOf(HasSubstr(StrCat("error: --trace /dev/full: ", kNoSpace, "\n")),
                       HasSubstr(StrCat("error: --svg /dev/full: ", kNoSpace, "\n")),
                       HasSubstr("penstock: the run is done, but not all of its files were")));
-    EXPECT_THAT(outcome.out, HasSubstr(is_json ? "{\"summary\": " : "final loss"));
+    EXPECT_THAT(outcome.out, HasSubstr(is_json ? "{\"summary\": " : "run:  3 steps, loss "));
     EXPECT_THAT(Read("run.html"), HasSubstr("</html>"));
     std::filesystem::remove(Path("run.html"));
   }
