@@ -4,6 +4,7 @@
 
 #include "absl/strings/numbers.h"
 
+#include "actors/cluster/launcher_internal.h"
 #include "actors/cluster/node_place.h"
 #include "actors/cluster/oom_kills.h"
 #include "base/strings.h"

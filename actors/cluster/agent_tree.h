@@ -23,9 +23,9 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
-#include "actors/cluster/launcher_internal.h"
-
 namespace penstock::actors {
+
+struct LaunchCommand;  // launcher_internal.h
 
 struct TreeHost {
   std::string host;

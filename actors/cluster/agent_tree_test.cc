@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "actors/cluster/launcher_internal.h"
 #include "base/strings.h"
 
 namespace penstock::actors {

@@ -19,6 +19,7 @@
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/host_agent.h"
 #include "actors/cluster/job_key.h"
+#include "actors/cluster/launcher_internal.h"
 #include "actors/cluster/local_launcher_internal.h"
 #include "actors/cluster/node_supervisor_internal.h"
 #include "actors/cluster/socket_address.h"

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 
 #include "actors/cluster/control_loop_internal.h"
+#include "actors/cluster/launcher_internal.h"
 #include "actors/cluster/local_launcher_internal.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
