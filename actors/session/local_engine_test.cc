@@ -800,7 +800,6 @@ TEST_P(WhoMaySpinTest, ExecutorsWithoutACoreOfTheirOwnSleep) {
   }
   const ActivityReport after = report();
   for (const uint32_t d : {0u, 1u}) {
-    EXPECT_GE(after.moves[d] - before.moves[d], kQuestions);
     // Seven each; one that spins for as long as a wake-up takes polls hundreds of times.
     EXPECT_LT(after.idle_polls[d] - before.idle_polls[d], 12 * kQuestions) << "device " << d;
   }
