@@ -17,11 +17,14 @@ namespace penstock {
 
 // The dtype and static shape of a value; equality is structural.
 struct TensorType {
-  DType dtype = DType::kF32;
-  Shape shape;
+  DType dtype = DType::kF32;  // of each element
+  Shape shape;                // the extent of each dimension; empty: a scalar
 
+  // The product of the extents.
   int64_t num_elements() const { return NumElements(shape); }
+  // What they take, without padding.
   size_t num_bytes() const { return static_cast<size_t>(num_elements()) * ByteSize(dtype); }
+  // Whether dtype and shape are equal.
   friend bool operator==(const TensorType&, const TensorType&) = default;
 };
 
@@ -46,25 +49,34 @@ class Tensor {
     return tensor;
   }
 
+  // Its dtype and shape together.
   const TensorType& type() const { return type_; }
+  // The extent of each dimension.
   const Shape& shape() const { return type_.shape; }
+  // The type of its elements.
   DType dtype() const { return type_.dtype; }
+  // The product of the extents.
   int64_t num_elements() const { return type_.num_elements(); }
+  // What the elements take.
   size_t num_bytes() const { return type_.num_bytes(); }
 
+  // The first element; null in a tensor without memory.
   void* data() { return data_.get(); }
+  // The same of a tensor that is not changed.
   const void* data() const { return data_.get(); }
 
-  // REQUIRES: DTypeOf<T>() == dtype().
+  // The elements in row-major order. REQUIRES: DTypeOf<T>() == dtype().
   template <typename T>
   T* As() {
     return reinterpret_cast<T*>(data_.get());
   }
+  // The same of a tensor that is not changed.
   template <typename T>
   const T* As() const {
     return reinterpret_cast<const T*>(data_.get());
   }
 
+  // A copy with memory of its own.
   Tensor Clone() const;
 
  private:

@@ -59,9 +59,10 @@ struct SessionOptions;
 using EngineFactory = std::function<absl::StatusOr<std::unique_ptr<Engine>>(
     const planner::Plan& plan, EngineObserver* observer, const SessionOptions& options)>;
 
+// How a session runs its plan.
 struct SessionOptions {
-  int threads_per_device = 1;
-  uint64_t seed = 0;
+  int threads_per_device = 1;                  // of kernels
+  uint64_t seed = 0;                           // of random operators and initial values
   absl::Duration timeout = absl::Minutes(10);  // of a step, and of loading
   // REQUIRES: outlives the session.
   const kernels::KernelRegistry* kernels = nullptr;
@@ -72,7 +73,7 @@ struct SessionOptions {
   // Null: the host runs all collectives. Otherwise the devices do: all of them are asynchronous.
   transport::CommunicatorFactory create_communicator = nullptr;
   uint64_t max_memory_bytes = 0;  // of all arenas; 0: the machine's memory
-  bool trace = false;
+  bool trace = false;             // whether events are recorded, for TakeTrace
   // Traces record the first step and every so many steps after it. REQUIRES: at least 1.
   int64_t trace_every = 1;
   // Fail a step whose kernels make a NaN or an infinity out of finite operands; the error names the
@@ -102,8 +103,9 @@ enum class StateSelection { kParameters, kOthers, kAll };
 // Feeds by name.
 using Feeds = absl::flat_hash_map<std::string, Tensor>;
 
+// What a step has computed, and how long that took.
 struct StepResult {
-  int64_t step = 0;
+  int64_t step = 0;                                     // as Submit has numbered it
   int64_t wall_ns = 0;                                  // from Submit to completion
   int64_t end_ns = 0;                                   // when it was complete, on SteadyClock
   std::vector<std::pair<std::string, Tensor>> fetches;  // in the plan's order
@@ -112,14 +114,18 @@ struct StepResult {
   const Tensor* Find(std::string_view name) const;  // null when there is none
 };
 
+// A plan that is loaded on its devices, and runs steps.
 class Session {
  public:
+  // Loads the plan, which may take long, and sets its states to what the options say. An error of
+  // the plan or the options, or of a device that cannot be started.
   static absl::StatusOr<std::unique_ptr<Session>> Start(planner::Plan plan,
                                                         const SessionOptions& options);
   ~Session();  // stops
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
+  // As it was loaded.
   const planner::Plan& plan() const;
 
   // Hands in a step and waits for it.
@@ -132,8 +138,9 @@ class Session {
   // The result of a submitted step, once.
   absl::StatusOr<StepResult> Wait(int64_t step);
 
-  // The value of a state, gathered from its placements, or set in all of them.
+  // The value of a state, gathered from its placements. kNotFound: there is no such state.
   absl::StatusOr<Tensor> Fetch(std::string_view state) const;
+  // Sets it in all of them. kInvalidArgument: the value is of another type.
   absl::Status SetState(std::string_view state, const Tensor& value);
 
   // A copy of states in the processes of their devices, which outlives the session. No step under
