@@ -11,6 +11,7 @@
 
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/launcher_internal.h"
+#include "actors/cluster/line_splitter.h"
 #include "actors/cluster/local_launcher_internal.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
@@ -60,7 +61,8 @@ class Agent {
   absl::Status Start() {
     launcher_ = std::make_unique<LocalLauncher>(loop_.io(), HostName());
     launcher_->SetEvents({[this](uint32_t rank, std::string_view line) {
-                            Tell({AgentReport::Kind::kLine, rank, 0, std::string(line)});
+                            for (const AgentReport& report : ReportsOfLine(rank, line))
+                              Tell(report);
                           },
                           [this](uint32_t rank, int wait_status, std::string_view note) {
                             Tell({AgentReport::Kind::kExit, rank, wait_status, std::string(note)});
@@ -133,6 +135,17 @@ std::string ToLine(const AgentReport& report) {
   if (report.kind == AgentReport::Kind::kFinished) return head;
   if (report.kind == AgentReport::Kind::kLine) return StrCat(head, " ", report.text);
   return StrCat(head, " ", report.wait_status, " ", report.text);
+}
+
+std::vector<AgentReport> ReportsOfLine(uint32_t rank, std::string_view line) {
+  constexpr size_t kMaxTextBytes = LineSplitter::kMaxLineBytes - 16;  // the mark, kind and rank
+  std::vector<AgentReport> reports;
+  do {
+    reports.push_back(
+        {AgentReport::Kind::kLine, rank, 0, std::string(line.substr(0, kMaxTextBytes))});
+    line.remove_prefix(std::min(line.size(), kMaxTextBytes));
+  } while (!line.empty());
+  return reports;
 }
 
 std::optional<AgentReport> ParseReport(std::string_view line) {

@@ -38,6 +38,9 @@ struct AgentReport {
 
 // Without a newline.
 std::string ToLine(const AgentReport& report);
+// A line that a node has printed: in several reports if it is too long for one, because whoever
+// reads them cuts what is longer than LineSplitter::kMaxLineBytes.
+std::vector<AgentReport> ReportsOfLine(uint32_t rank, std::string_view line);
 // Nullopt: the line is no report.
 std::optional<AgentReport> ParseReport(std::string_view line);
 

@@ -4,6 +4,8 @@
 
 #include "gtest/gtest.h"
 
+#include "actors/cluster/line_splitter.h"
+
 namespace penstock::actors {
 namespace {
 
@@ -19,6 +21,27 @@ TEST(AgentReportTest, IsReadAsItWasWritten) {
     EXPECT_EQ(read->rank, report.rank);
     EXPECT_EQ(read->wait_status, report.wait_status);
     EXPECT_EQ(read->text, report.text);
+  }
+}
+
+TEST(AgentReportTest, LongLinesAreToldInReportsThatAreNotCut) {
+  constexpr size_t kMax = LineSplitter::kMaxLineBytes;
+  for (const size_t size : {size_t{0}, size_t{1}, kMax - 16, kMax - 15, kMax, 3 * kMax}) {
+    const std::string line(size, 'x');
+    std::vector<std::string> told;
+    LineSplitter splitter([&told](std::string_view part) { told.emplace_back(part); });
+    for (const AgentReport& report : ReportsOfLine(4294967295u, line)) {
+      splitter.Add(ToLine(report) + "\n");
+    }
+    std::string text;
+    for (const std::string& part : told) {
+      const std::optional<AgentReport> report = ParseReport(part);
+      ASSERT_TRUE(report.has_value()) << part;
+      EXPECT_EQ(report->rank, 4294967295u);
+      text += report->text;
+    }
+    EXPECT_EQ(text, line);
+    EXPECT_EQ(told.size() > 1, size > kMax - 16);
   }
 }
 

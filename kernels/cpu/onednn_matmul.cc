@@ -148,7 +148,6 @@ bool OneDnnMatmul(int64_t m, int64_t n, int64_t k, StridedMatrix<const BFloat16>
   const std::optional<RowMajor> right = AsRowMajor(k, n, b.row_stride, b.column_stride);
   if (!left.has_value() || !right.has_value()) return false;
   RunOneDnnOnOneThread();
-  thread_local Products products;
   const Product product = {.m = m,
                            .n = n,
                            .k = k,
@@ -158,6 +157,7 @@ bool OneDnnMatmul(int64_t m, int64_t n, int64_t k, StridedMatrix<const BFloat16>
                            .rounds = !std::is_same_v<C, float>,
                            .accumulate = accumulate};
   try {
+    thread_local Products products;
     return products.Run(product, a.data, b.data, c.data);
   } catch (const dnnl::error&) {
     return false;  // the caller has loops of its own
