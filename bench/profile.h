@@ -4,9 +4,8 @@
 //   products     square, of growing sizes: the peak rate of each dtype, and in f32 the part of it
 //                that a product of so many flops reaches
 //   memory       a sum of two tensors that no cache holds, on all cores at once
-//   kernels      of small models, by operator, dtype and size, in mixed precision as well: what
-//   they
-//                take beyond that (model_kernels.h)
+//   kernels      of small models, by operator, dtype and size, in mixed precision as well: the time
+//                that they take beyond that (model_kernels.h)
 //   messages     between two processes, over shared memory: the latency
 //   all_reduce   between two processes: the rate, sums included
 //   collectives  of every kind between two processes, and between four if there are as many

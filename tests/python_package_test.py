@@ -2,8 +2,9 @@
 README.md there.
 
 The package links with the libraries of this build, so that only its own module is compiled: those
-that penstock_DIR names, and those that a plain `pip install .` finds in the clone. What it is built and tested with comes from the environment build/python that scripts/test makes, or else
-from the Python that runs this test; skipped where something is missing (tests/requirements.txt).
+that penstock_DIR names, and those that a plain `pip install .` finds in the clone. What it is built
+and tested with comes from the environment build/python that scripts/test makes, or else from the
+Python that runs this test; skipped where something is missing (tests/requirements.txt).
 PENSTOCK_COMMAND names the command (default: build/bin/penstock), which lies in that build.
 """
 

@@ -71,10 +71,7 @@ class LaunchDeaths(MemberDeaths):
 
     def test_a_node(self):
         self.launch()
-        begin = time.monotonic()
-        os.kill(self.node(1), signal.SIGKILL)
-        self.check_named(begin, r"penstock: node 1 \(pid \d+ on n2\) was killed by signal 9 \(Killed\)",
-                         128 + signal.SIGKILL)
+        self.check_kill(self.node(1), 1, "n2")
 
     def test_a_host(self):
         self.launch()

@@ -61,8 +61,9 @@ class Agent {
   absl::Status Start() {
     launcher_ = std::make_unique<LocalLauncher>(loop_.io(), HostName());
     launcher_->SetEvents({[this](uint32_t rank, std::string_view line) {
-                            for (const AgentReport& report : ReportsOfLine(rank, line))
+                            for (const AgentReport& report : ReportsOfLine(rank, line)) {
                               Tell(report);
+                            }
                           },
                           [this](uint32_t rank, int wait_status, std::string_view note) {
                             Tell({AgentReport::Kind::kExit, rank, wait_status, std::string(note)});

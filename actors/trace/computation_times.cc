@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <utility>
 
 #include "actors/trace/communication_times.h"
+#include "actors/trace/interval_set_internal.h"
 
 namespace penstock::actors {
 
@@ -13,28 +15,6 @@ using planner::kNone;
 namespace {
 
 constexpr size_t kLeastUndisturbed = 3;  // fewer say less than all do
-
-struct Interval {
-  int64_t begin_ns = 0;
-  int64_t end_ns = 0;
-};
-
-// Sorts them and joins those that overlap or touch.
-void MergeIntervals(std::vector<Interval>* intervals) {
-  std::sort(intervals->begin(), intervals->end(),
-            [](const Interval& a, const Interval& b) { return a.begin_ns < b.begin_ns; });
-  size_t last = 0;
-  for (size_t i = 1; i < intervals->size(); ++i) {
-    Interval& joined = (*intervals)[last];
-    const Interval& next = (*intervals)[i];
-    if (next.begin_ns <= joined.end_ns) {
-      joined.end_ns = std::max(joined.end_ns, next.end_ns);
-    } else {
-      (*intervals)[++last] = next;
-    }
-  }
-  intervals->resize(last + 1);
-}
 
 }  // namespace
 
@@ -80,21 +60,17 @@ std::vector<bool> BesideCommunication(const planner::Plan& plan,
   std::map<uint32_t, std::vector<Interval>> moving;  // by process
   const std::vector<TransferTime> times = TransferTimes(plan, events);
   for (size_t i = 0; i < events.size(); ++i) {
-    if (!IsCommunication(plan, events[i]) || times[i].begin_ns == times[i].end_ns) continue;
-    moving[process_of_device[events[i].device]].push_back({times[i].begin_ns, times[i].end_ns});
+    if (!IsCommunication(plan, events[i])) continue;
+    moving[process_of_device[events[i].device]].emplace_back(times[i].begin_ns, times[i].end_ns);
   }
-  for (auto& [process, intervals] : moving) MergeIntervals(&intervals);
+  std::map<uint32_t, IntervalSet> sets;
+  for (auto& [process, intervals] : moving) sets.try_emplace(process, std::move(intervals));
   std::vector<bool> is_beside(events.size(), false);
   const std::vector<int64_t> begins_ns = SerialBegins(plan, events);
   for (size_t i = 0; i < events.size(); ++i) {
     if (!IsComputation(plan, events[i])) continue;
-    const auto found = moving.find(process_of_device[events[i].device]);
-    if (found == moving.end()) continue;
-    // Of disjoint intervals, the first one that ends after the computation has begun.
-    const auto next = std::upper_bound(
-        found->second.begin(), found->second.end(), begins_ns[i],
-        [](int64_t begin_ns, const Interval& interval) { return begin_ns < interval.end_ns; });
-    is_beside[i] = next != found->second.end() && next->begin_ns < events[i].end_ns;
+    const auto set = sets.find(process_of_device[events[i].device]);
+    is_beside[i] = set != sets.end() && set->second.Covered(begins_ns[i], events[i].end_ns) > 0;
   }
   return is_beside;
 }

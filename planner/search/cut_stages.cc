@@ -215,14 +215,12 @@ absl::StatusOr<StageCut> CutStages(absl::Span<const ModelWork* const> works, con
   const size_t num_groups = works.size();
   const StagePlacement placement =
       PlacementOf(*options.policy, static_cast<int>(num_groups), options.chunks_per_group);
-  const bool hides = options.overlaps_gradients && !options.split_weight_gradients &&
-                     !options.policy->needs().splits_backward;
+  const bool hides = options.overlaps_gradients && !SplitsBackward(options);
   std::vector<std::vector<double>> costs;  // by stage
   for (size_t stage = 0; stage < num_groups * options.chunks_per_group; ++stage) {
     std::vector<double>& cost = costs.emplace_back();
     for (const StageWork& segment : works[placement.GroupOf(static_cast<int>(stage))]->stages) {
-      PhaseWork backward = segment.backward;
-      if (hides) backward.communication_s -= segment.hidden_by_weights_s;
+      const PhaseWork backward = hides ? segment.overlapped_backward() : segment.backward;
       cost.push_back(segment.forward.seconds() + backward.seconds());
     }
   }

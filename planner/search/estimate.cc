@@ -78,10 +78,7 @@ ModelWork WithSplitSends(ModelWork work, const StagePlacement& placement, double
 
 // The work without what gradients of weights hide of the collectives beside them.
 ModelWork WithHidden(ModelWork work) {
-  for (StageWork& stage : work.stages) {
-    double& seconds = stage.backward.communication_s;
-    seconds = std::max(seconds - stage.hidden_by_weights_s, 0.0);
-  }
+  for (StageWork& stage : work.stages) stage.backward = stage.overlapped_backward();
   return work;
 }
 
@@ -103,7 +100,7 @@ class Estimator {
         num_groups_(static_cast<int>(work.stages.size()) / options.chunks_per_group),
         placement_(options.placement.value_or(
             PlacementOf(*options.policy, num_groups_, options.chunks_per_group))),
-        splits_(options.split_weight_gradients || options.policy->needs().splits_backward),
+        splits_(SplitsBackward(options)),
         work_(WithLaunches(Overlapped(SplitSends(std::move(work))))),
         microbatches_(static_cast<double>(work_.num_microbatches)) {}
 
@@ -591,6 +588,10 @@ const GroupLink& LinkCache::Find(const Cluster& cluster, int64_t num_devices, in
   link.at_once = CountGroupsAtOnce(cluster, pairs);
   for (const auto& [level, d] : by_level) link.senders.push_back(d);
   return link;
+}
+
+bool SplitsBackward(const EstimateOptions& options) {
+  return options.split_weight_gradients || options.policy->needs().splits_backward;
 }
 
 absl::StatusOr<StepEstimate> EstimateStep(ModelWork work, const Machine& machine,

@@ -83,8 +83,8 @@ struct GroupEstimate {
 // How groups of devices are linked: each device of the one with one of the other.
 struct GroupLink {
   GroupsAtOnce at_once;
-  std::vector<int64_t>
-      senders;  // positions in the groups; of the pairs that meet at one level, one
+  // Positions in the groups: one of the pairs that meet at each level of the network.
+  std::vector<int64_t> senders;
 };
 
 // Links that were found before: the estimates of many strategies on one cluster have the same.
@@ -138,6 +138,9 @@ struct EstimateOptions {
   double limit_s = std::numeric_limits<double>::infinity();  // see StepEstimate
   LinkCache* links = nullptr;                                // null: links are forgotten
 };
+
+// Whether gradients of weights have phases of their own.
+bool SplitsBackward(const EstimateOptions& options);
 
 // How many bytes of gradients are reduced together between `groups`: `largest`, halved until that
 // takes 10 ms or is less than 512 KiB. While the first bucket fills, the link waits, and nothing

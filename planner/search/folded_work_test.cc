@@ -11,6 +11,7 @@
 #include "base/strings.h"
 #include "graph/builder.h"
 #include "graph/layers.h"
+#include "graph/models/model.h"
 #include "graph/training.h"
 #include "planner/cluster/presets.h"
 #include "planner/compile.h"
@@ -70,6 +71,57 @@ class FoldedWorkTest : public ::testing::Test {
     return absl::OkStatus();
   }
 
+  // Compares the model's work with that of `forward`, segment for segment, and of what passes
+  // between stages, however they are joined. `is_exact`: else joined stages may be charged with
+  // more.
+  void ExpectWorkOfTheWhole(const FoldedModel& model, const graph::Graph& forward,
+                            const std::vector<graph::SplitHint>& hints, bool is_exact) const {
+    const Machine machine = {*FindClusterPreset("dgx-a100:2")};
+    const graph::Graph whole = *graph::BuildTrainingGraph(ops_, forward, {});
+    for (const auto& [strategy, microbatches] :
+         {std::pair(Strategy{2, 2}, 1), std::pair(Strategy{4, 1}, 4),
+          std::pair(Strategy{1, 4}, 2)}) {
+      SCOPED_TRACE(ToString(strategy));
+      const auto measure = [&](graph::Graph graph) {
+        EXPECT_TRUE(ApplyStrategy(strategy, microbatches, hints, graph).ok());
+        EXPECT_TRUE(Lower(graph).ok());
+        return *MeasureWork(graph, machine, {.num_groups = 4});
+      };
+      graph::Graph cut = whole;
+      ASSERT_TRUE(AssignStagesAt(model.starts(), cut).ok());
+      const ModelWork expected = measure(cut);
+      const ModelWork unfolded = model.Unfold(measure(model.graph()));
+      ASSERT_EQ(unfolded.stages.size(), expected.stages.size());
+      for (size_t s = 0; s < expected.stages.size(); ++s) {
+        const StageWork& a = unfolded.stages[s];
+        const StageWork& b = expected.stages[s];
+        EXPECT_NEAR(a.forward.seconds(), b.forward.seconds(), 1e-6 * b.forward.seconds()) << s;
+        EXPECT_NEAR(a.backward.seconds(), b.backward.seconds(), 1e-6 * b.backward.seconds()) << s;
+        EXPECT_DOUBLE_EQ(a.memory.parameters, b.memory.parameters) << s;
+        EXPECT_NEAR(a.memory.activations, b.memory.activations, 64) << s;
+        EXPECT_NEAR(a.memory.gradients, b.memory.gradients, 64) << s;
+      }
+      for (const int num_stages : {2, 4}) {
+        const std::vector<double> cost(expected.stages.size(), 1);
+        const std::vector<int> starts = CutEvenly(cost, num_stages);
+        EstimateOptions options;
+        options.policy = policies_.Find("1f1b");
+        const StepEstimate a = *EstimateStep(Join(unfolded, starts), machine, options);
+        const StepEstimate b = *EstimateStep(Join(expected, starts), machine, options);
+        EXPECT_NEAR(a.step_s, b.step_s, (is_exact ? 1e-4 : 1e-2) * b.step_s);
+        for (size_t g = 0; g < b.groups.size(); ++g) {
+          const double bytes = a.groups[g].memory.total();
+          const double expected_bytes = b.groups[g].memory.total();
+          if (is_exact) {
+            EXPECT_NEAR(bytes, expected_bytes, 1e-3 * expected_bytes);
+          } else {
+            EXPECT_GE(bytes, (1 - 1e-3) * expected_bytes);
+          }
+        }
+      }
+    }
+  }
+
   const graph::OpRegistry ops_ = graph::BuiltinOps();
   const PolicyRegistry policies_ = BuiltinPolicies();
   const std::vector<Pass> passes_ = EstimatePasses(ops_);
@@ -90,62 +142,34 @@ TEST_F(FoldedWorkTest, ThreeLayersOfEachKindAreKept) {
   EXPECT_GE(large.num_segments(), 24 + 32);
 }
 
-// Segment for segment, and of what passes between stages, however they are joined. Gradients of
-// what all layers read are sums over layers, which stages are charged with as if they sent their
-// terms: never less than there is.
+// Gradients of values that all layers read are sums over layers, which stages are charged with as
+// if they sent their terms: never less than there is.
 class TwoKindsTest : public FoldedWorkTest, public ::testing::WithParamInterface<bool> {};
 
 TEST_P(TwoKindsTest, WorkIsThatOfTheWholeModel) {
   const bool cross = GetParam();
-  const Machine machine = {*FindClusterPreset("dgx-a100:2")};
   const graph::Graph forward = EncoderDecoder(7, 9, cross);
   const FoldedModel model = *FoldedModel::Create(ops_, forward, hints_, {});
   ASSERT_EQ(model.runs().size(), 2u);
-  const graph::Graph whole = *graph::BuildTrainingGraph(ops_, forward, {});
-  for (const auto& [strategy, microbatches] :
-       {std::pair(Strategy{2, 2}, 1), std::pair(Strategy{4, 1}, 4), std::pair(Strategy{1, 4}, 2)}) {
-    SCOPED_TRACE(ToString(strategy));
-    const auto measure = [&](graph::Graph graph) {
-      EXPECT_TRUE(ApplyStrategy(strategy, microbatches, hints_, graph).ok());
-      EXPECT_TRUE(Lower(graph).ok());
-      return *MeasureWork(graph, machine, {.num_groups = 4});
-    };
-    graph::Graph cut = whole;
-    ASSERT_TRUE(AssignStagesAt(model.starts(), cut).ok());
-    const ModelWork expected = measure(cut);
-    const ModelWork unfolded = model.Unfold(measure(model.graph()));
-    ASSERT_EQ(unfolded.stages.size(), expected.stages.size());
-    for (size_t s = 0; s < expected.stages.size(); ++s) {
-      const StageWork& a = unfolded.stages[s];
-      const StageWork& b = expected.stages[s];
-      EXPECT_NEAR(a.forward.seconds(), b.forward.seconds(), 1e-6 * b.forward.seconds()) << s;
-      EXPECT_NEAR(a.backward.seconds(), b.backward.seconds(), 1e-6 * b.backward.seconds()) << s;
-      EXPECT_DOUBLE_EQ(a.memory.parameters, b.memory.parameters) << s;
-      EXPECT_NEAR(a.memory.activations, b.memory.activations, 64) << s;
-      EXPECT_NEAR(a.memory.gradients, b.memory.gradients, 64) << s;
-    }
-    for (const int num_stages : {2, 4}) {
-      const std::vector<double> cost(expected.stages.size(), 1);
-      const std::vector<int> starts = CutEvenly(cost, num_stages);
-      EstimateOptions options;
-      options.policy = policies_.Find("1f1b");
-      const StepEstimate a = *EstimateStep(Join(unfolded, starts), machine, options);
-      const StepEstimate b = *EstimateStep(Join(expected, starts), machine, options);
-      EXPECT_NEAR(a.step_s, b.step_s, (cross ? 1e-2 : 1e-4) * b.step_s);
-      for (size_t g = 0; g < b.groups.size(); ++g) {
-        const double bytes = a.groups[g].memory.total();
-        const double expected_bytes = b.groups[g].memory.total();
-        if (cross) {
-          EXPECT_GE(bytes, (1 - 1e-3) * expected_bytes);
-        } else {
-          EXPECT_NEAR(bytes, expected_bytes, 1e-3 * expected_bytes);
-        }
-      }
-    }
-  }
+  ExpectWorkOfTheWhole(model, forward, hints_, !cross);
 }
 
 INSTANTIATE_TEST_SUITE_P(WithAndWithoutCrossReads, TwoKindsTest, ::testing::Bool());
+
+TEST_F(FoldedWorkTest, WorkOfAGptIsThatOfTheWholeModel) {
+  const graph::ModelRegistry models = graph::BuiltinModels();
+  const graph::Model& gpt = *models.FindModel("gpt");
+  graph::ModelConfig config = models.FindPreset("gpt2-124m")->config;
+  config.layers = 9;
+  const graph::Graph forward =
+      *graph::BuildModelGraph(ops_, gpt, config, graph::ModelUse::kTrain, 32);
+  const FoldedModel model = *FoldedModel::Create(ops_, forward, gpt.tensor_splits, {});
+  ASSERT_EQ(model.runs().size(), 1u);
+  EXPECT_EQ(model.runs()[0].num_copies, 9);
+  const graph::Graph whole = *graph::BuildTrainingGraph(ops_, forward, {});
+  EXPECT_LT(model.graph().num_nodes(), whole.num_nodes() / 2);
+  ExpectWorkOfTheWhole(model, forward, gpt.tensor_splits, /*is_exact=*/true);
+}
 
 // So a search takes no longer for more layers.
 TEST_F(FoldedWorkTest, MoreLayersOfTwoKindsAreEstimatedByAsManyNodes) {

@@ -404,56 +404,6 @@ TEST_F(SearchTest, SequencesAreSplitWhereDevicesDoNotDivideTheBatch) {
   EXPECT_EQ(result->best.strategy.cp, 8) << Describe(result->best);
 }
 
-// The folded model's work is that of the whole one, segment for segment.
-TEST_F(SearchTest, FoldedWorkIsThatOfTheWholeModel) {
-  const Machine machine = {*FindClusterPreset("dgx-a100:2")};
-  const graph::Graph forward = Gpt("gpt2-124m", 9, 32);
-  graph::TrainingOptions training;
-  const SearchProblem problem = Problem(forward, gpt_hints(), machine, 16);
-  const FoldedModel model = *FoldedModel::Create(ops_, forward, gpt_hints(), training);
-  ASSERT_EQ(model.runs().size(), 1u);
-  EXPECT_EQ(model.runs()[0].num_copies, 9);
-  graph::Graph whole = *graph::BuildTrainingGraph(ops_, forward, training);
-  EXPECT_LT(model.graph().num_nodes(), whole.num_nodes() / 2);
-  for (const auto& [strategy, microbatches] :
-       {std::pair(Strategy{2, 2}, 1), std::pair(Strategy{4, 1}, 4), std::pair(Strategy{1, 4}, 2)}) {
-    SCOPED_TRACE(ToString(strategy));
-    const auto measure = [&](graph::Graph graph) {
-      EXPECT_TRUE(ApplyStrategy(strategy, microbatches, gpt_hints(), graph).ok());
-      EXPECT_TRUE(problem.lower(graph).ok());
-      return *MeasureWork(graph, machine, {.num_groups = 4});
-    };
-    graph::Graph cut = whole;
-    ASSERT_TRUE(AssignStagesAt(model.starts(), cut).ok());
-    const ModelWork expected = measure(cut);
-    const ModelWork unfolded = model.Unfold(measure(model.graph()));
-    ASSERT_EQ(unfolded.stages.size(), expected.stages.size());
-    for (size_t s = 0; s < expected.stages.size(); ++s) {
-      const StageWork& a = unfolded.stages[s];
-      const StageWork& b = expected.stages[s];
-      EXPECT_NEAR(a.forward.seconds(), b.forward.seconds(), 1e-6 * b.forward.seconds()) << s;
-      EXPECT_NEAR(a.backward.seconds(), b.backward.seconds(), 1e-6 * b.backward.seconds()) << s;
-      EXPECT_DOUBLE_EQ(a.memory.parameters, b.memory.parameters) << s;
-      EXPECT_NEAR(a.memory.activations, b.memory.activations, 64) << s;
-      EXPECT_NEAR(a.memory.gradients, b.memory.gradients, 64) << s;
-    }
-    // What passes between stages, however they are joined.
-    for (const int num_stages : {2, 4}) {
-      std::vector<double> cost(expected.stages.size(), 1);
-      const std::vector<int> starts = CutEvenly(cost, num_stages);
-      EstimateOptions options;
-      options.policy = policies_.Find("1f1b");
-      const StepEstimate a = *EstimateStep(Join(unfolded, starts), machine, options);
-      const StepEstimate b = *EstimateStep(Join(expected, starts), machine, options);
-      EXPECT_NEAR(a.step_s, b.step_s, 1e-4 * b.step_s);
-      for (size_t g = 0; g < b.groups.size(); ++g) {
-        EXPECT_NEAR(a.groups[g].memory.total(), b.groups[g].memory.total(),
-                    1e-3 * b.groups[g].memory.total());
-      }
-    }
-  }
-}
-
 TEST_F(SearchTest, TheEstimateOfTheSearchIsThatOfThePlan) {
   const Machine machine = {*FindClusterPreset("dgx-a100:1")};
   const graph::Graph forward = Gpt("gpt2-124m", 8, 16);

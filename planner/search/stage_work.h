@@ -99,11 +99,19 @@ struct StageWork {
   PhaseWork forward;
   PhaseWork backward;  // with weight gradients
   PhaseWork weight;    // the part of it that makes them
-  // Of backward.communication_s, what goes on beside those, unless they have phases of their own.
+  // The part of backward.communication_s that goes on beside weight gradients, unless these have
+  // phases of their own.
   double hidden_by_weights_s = 0;
   PhaseWork update;  // and all else that runs once a step
   std::vector<GradientReduction> gradients;
   StageMemory memory;
+
+  // The backward phase without the communication that weight gradients hide.
+  PhaseWork overlapped_backward() const {
+    PhaseWork overlapped = backward;
+    overlapped.communication_s = std::max(backward.communication_s - hidden_by_weights_s, 0.0);
+    return overlapped;
+  }
 };
 
 // A value that one stage makes and another reads.

@@ -98,8 +98,7 @@ absl::StatusOr<double> StrategyWork::LeastGroupSeconds(const Strategy& strategy,
     double most_saved_s = 0;
     for (const StageWork& segment : work.stages) {
       forward += segment.forward;
-      backward += segment.backward;
-      backward.communication_s -= segment.hidden_by_weights_s;
+      backward += segment.overlapped_backward();
     }
     for (const StageTransfer& transfer : work.transfers) {
       most_saved_s = std::max(most_saved_s, transfer.saved_s);

@@ -26,12 +26,12 @@
 //
 // Kept are %x and %h1; %p1 and %p2 are computed again.
 //
-// Levels: `full` makes each repeated layer a segment, and what lies between runs of layers one;
-// without repetition, about the square root of
-// the number of operators are cut where little crosses. `selective` marks operators that are cheap
-// for what they make (Korthikanti et al., "Reducing activation recomputation in large transformer
-// models", 2022), norms and activation functions, where backward reads their operands anyway: no
-// products and no communication.
+// Levels: `full` makes each repeated layer a segment, and the operators between two runs of layers
+// another; without repetition, the graph is cut into about the square root of the number of
+// operators, where little crosses. `selective` marks operators that are cheap for what they make
+// (Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022),
+// norms and activation functions, where backward reads their operands anyway: no products and no
+// communication.
 //
 // Thread rule: pure functions.
 

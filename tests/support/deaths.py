@@ -152,6 +152,13 @@ class DeathTest(unittest.TestCase):
             self.assertEqual(self.run_.returncode, status, self.output.text())
         self.check_gone(begin, gone_s)
 
+    def check_kill(self, pid, rank, host):
+        """The kernel kills a process, with which the node of this rank ends, and the job names that."""
+        begin = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        self.check_named(begin, rf"penstock: node {rank} \(pid \d+ on {host}\) was killed by signal 9 "
+                         r"\(Killed\)", 128 + signal.SIGKILL)
+
     def check_gone(self, begin, bound_s=2 * BOUND_S):
         await_true(lambda: not self.processes(), "the end of all processes")
         self.assertLess(time.monotonic() - begin, bound_s)

@@ -5,6 +5,7 @@ Dropbear reads the keys from the home of the user, so it has a mount namespace w
 which only root can make.
 """
 
+import contextlib
 import os
 import pathlib
 import pwd
@@ -36,6 +37,16 @@ def processes_with(text):
                 found.append(int(entry.name))
         except (OSError, UnicodeDecodeError):
             pass
+    return found
+
+
+def texts_of_processes(text):
+    """The command lines and environments of the processes whose command line has a text in it."""
+    found = []
+    for pid in processes_with(text):
+        for file in ("cmdline", "environ"):
+            with contextlib.suppress(OSError):  # it has ended
+                found.append(pathlib.Path(f"/proc/{pid}/{file}").read_bytes())
     return found
 
 

@@ -340,6 +340,19 @@ class PeerDeathTest : public ::testing::TestWithParam<std::string> {
     EXPECT_THAT(std::string(request.status.message()), HasSubstr("device 1"));
   }
 
+  // A victim of this role is killed where it stops, while a large message to it is under way.
+  void SendTo(const std::string& role) {
+    ASSERT_NO_FATAL_FAILURE(Start(role));
+    std::fill(large_.begin(), large_.end(), 1);
+    Request send;
+    endpoint_->Send(kVictim, {kGeneration, 1, 0}, large_.data(), large_.size(), kNoFlags, &send);
+    ASSERT_NO_FATAL_FAILURE(AwaitStop());
+    EXPECT_EQ(send.state, Request::State::kPending);
+    victim_->Kill();
+    ExpectGone(send);
+    ExpectRefusal();
+  }
+
   // Nothing more can be wanted of the dead.
   void ExpectRefusal() {
     Request send, recv;
@@ -401,17 +414,7 @@ TEST_P(PeerDeathTest, WhileSendsWaitForItsReceives) {
   ExpectRefusal();
 }
 
-TEST_P(PeerDeathTest, AmidItsReceive) {
-  ASSERT_NO_FATAL_FAILURE(Start("receive-large"));
-  std::fill(large_.begin(), large_.end(), 1);
-  Request send;
-  endpoint_->Send(kVictim, {kGeneration, 1, 0}, large_.data(), large_.size(), kNoFlags, &send);
-  ASSERT_NO_FATAL_FAILURE(AwaitStop());
-  EXPECT_EQ(send.state, Request::State::kPending);
-  victim_->Kill();
-  ExpectGone(send);
-  ExpectRefusal();
-}
+TEST_P(PeerDeathTest, AmidItsReceive) { SendTo("receive-large"); }
 
 TEST_P(PeerDeathTest, AmidItsSend) {
   ASSERT_NO_FATAL_FAILURE(Start("send-large"));
@@ -447,16 +450,7 @@ TEST_P(ChunkDeathTest, AsItIsAskedForALaterChunk) {
   EXPECT_TRUE(HasBegun(large_));
 }
 
-TEST_P(ChunkDeathTest, BetweenItsFetchRequestAndTheChunk) {
-  ASSERT_NO_FATAL_FAILURE(Start("fetch-a-chunk"));
-  Request send;
-  endpoint_->Send(kVictim, {kGeneration, 1, 0}, large_.data(), large_.size(), kNoFlags, &send);
-  ASSERT_NO_FATAL_FAILURE(AwaitStop());
-  EXPECT_EQ(send.state, Request::State::kPending);
-  victim_->Kill();
-  ExpectGone(send);
-  ExpectRefusal();
-}
+TEST_P(ChunkDeathTest, BetweenItsFetchRequestAndTheChunk) { SendTo("fetch-a-chunk"); }
 
 // What it has taken or refused it may have said or not: the send ends either way.
 TEST_P(PeerDeathTest, AfterItsReceive) {
