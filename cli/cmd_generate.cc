@@ -62,6 +62,7 @@ struct TextModel {
   Generator::GetParameters parameters;
   std::optional<Tokenizer> tokenizer;  // nothing: a token is a byte
   std::vector<int32_t> end_tokens;
+  std::string trained_strategy;  // empty: not known
 
   absl::StatusOr<Generator::Tokens> Encode(std::string_view text) const {
     if (tokenizer.has_value()) return tokenizer->Encode(text);
@@ -147,6 +148,9 @@ absl::StatusOr<TextModel> OpenCheckpoint(const Registries& registries, const std
                                            "can"));
   }
   ASSIGN_OR_RETURN(opened.tokenizer, TokenizerOf(checkpoint, tokenizer));
+  if (const auto info = actors::InfoFromMetadata(checkpoint.metadata()); info.ok()) {
+    opened.trained_strategy = info->strategy;
+  }
   opened.parameters =
       [checkpoint = std::move(checkpoint)](const std::vector<planner::StatePlan>& parameters) {
         return actors::CheckpointStates::Create(checkpoint, parameters);
@@ -290,6 +294,27 @@ class Watch {
   std::optional<TextProgress> progress_;
 };
 
+// The strategy that the options name. For "auto" it is what split the weights in the training, as
+// they may not fit on fewer devices; batches are too small to be worth splitting. It is noted.
+absl::StatusOr<planner::Strategy> StrategyFor(const Environment& environment,
+                                              const Options& options, const TextModel& model) {
+  absl::StatusOr<std::optional<planner::Strategy>> given = planner::ParseStrategy(options.strategy);
+  if (!given.ok()) return actors::WithPrefix("--strategy ", given.status());
+  if (given->has_value()) return **given;
+  planner::Strategy chosen;
+  std::string reason = "nothing says how the model was trained";
+  const auto trained = planner::ParseStrategy(model.trained_strategy);
+  if (trained.ok() && trained->has_value() && !model.trained_strategy.empty()) {
+    chosen.tp = (*trained)->tp;
+    chosen.pp = (*trained)->pp;
+    chosen.ep = (*trained)->ep;
+    chosen.dp = chosen.ep;  // the experts are split over a part of dp
+    reason = StrCat("the weights are split as in the training under ", model.trained_strategy);
+  }
+  environment.err << "note: --strategy auto: " << ToString(chosen) << ": " << reason << std::endl;
+  return chosen;
+}
+
 absl::Status Generate(const Environment& environment, const Options& options) {
   if (options.prompts.empty()) return absl::InvalidArgumentError("--prompt is missing");
   ASSIGN_OR_RETURN(TextModel model,
@@ -297,13 +322,8 @@ absl::Status Generate(const Environment& environment, const Options& options) {
                        ? OpenFolder(environment.registries, options.path, options.tokenizer)
                        : OpenCheckpoint(environment.registries, options.path, options.tokenizer));
   ForwardLayout layout;
-  ASSIGN_OR_RETURN(const std::optional<planner::Strategy> strategy,
-                   planner::ParseStrategy(options.strategy));
-  if (!strategy.has_value()) {
-    return absl::InvalidArgumentError("--strategy auto: name the sizes, such as tp=2");
-  }
-  layout.strategy = *strategy;
-  const int64_t num_devices = strategy->num_devices();
+  ASSIGN_OR_RETURN(layout.strategy, StrategyFor(environment, options, model));
+  const int64_t num_devices = layout.strategy.num_devices();
   layout.num_threads = options.threads.value_or(std::max<int64_t>(1, UsableCores() / num_devices));
   std::unique_ptr<actors::Cluster> cluster;
   if (options.processes > num_devices) {
@@ -330,7 +350,7 @@ absl::Status Generate(const Environment& environment, const Options& options) {
   const int64_t slots =
       std::min<int64_t>(options.slots, static_cast<int64_t>(options.prompts.size()));
   const auto num_prompts = static_cast<int64_t>(prompts.size());
-  JobMonitor monitor(model.model.model->name, options.strategy,
+  JobMonitor monitor(model.model.model->name, ToString(layout.strategy),
                      (num_prompts + slots - 1) / slots * sample.num_tokens, /*steps_done=*/0);
   monitor.Open(environment, /*is_announced=*/false);
   if (options.processes > 1) {
@@ -423,8 +443,8 @@ void AddGenerateCommand(CLI::App& app, const Environment& environment, Action* a
   command
       ->add_option(
           "--strategy", options->strategy,
-          "How the model lies on devices, such as tp=2 (dp=1). Any strategy gives the same "
-          "text, up to rounding")
+          "How the model lies on devices, such as tp=2 (dp=1); auto splits the weights as the "
+          "training did. Any strategy gives the same text, up to rounding")
       ->option_text("STRATEGY");
   command->add_option("--procs", options->processes, "Processes (1)")
       ->option_text("N")

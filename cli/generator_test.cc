@@ -284,6 +284,14 @@ TEST_F(GeneratorTest, TheCommandUsesACheckpoint) {
     ASSERT_EQ(other.status, 0) << other.err;
     EXPECT_EQ(nlohmann::json::parse(other.out)["text"], json["text"]) << more[1];
   }
+  // What only a training uses is ignored.
+  for (const char* const strategy :
+       {"tp=2,subbatches=2", "dp=2,zero=3,offload=all", "pp=2,recompute=full", "tp=2,splits=cost",
+        "cp=2,ulysses=true", "dp=2,tp=2,pp=2,sp=true"}) {
+    const Outcome other = with({"--json", "--strategy", strategy});
+    ASSERT_EQ(other.status, 0) << strategy << ": " << other.err;
+    EXPECT_EQ(nlohmann::json::parse(other.out)["text"], json["text"]) << strategy;
+  }
   const Outcome text = with({});
   EXPECT_EQ(text.out, StrCat("the ", json["text"].get<std::string>(), "\n"));
   EXPECT_THAT(text.err, HasSubstr("12 tokens in "));
@@ -299,6 +307,24 @@ TEST_F(GeneratorTest, TheCommandUsesACheckpoint) {
   const Outcome empty = Call({"generate", Path("checkpoints"), "--prompt", ""});
   EXPECT_EQ(empty.status, 2);
   EXPECT_THAT(empty.err, HasSubstr("a prompt is empty"));
+}
+
+TEST_F(GeneratorTest, AutoSplitsTheWeightsAsTheTrainingDid) {
+  const std::string folder = StrCat("checkpoint.path=\"", Path("checkpoints"), "\"");
+  ASSERT_EQ(Call({"run", Path("job.toml"), "--set", folder, "--strategy", "dp=2,tp=2,subbatches=2"})
+                .status,
+            0);
+  const auto generate = [&](const std::string& strategy) {
+    return Call({"generate", Path("checkpoints"), "--prompt", "the ", "--bytes", "12",
+                 "--temperature", "0", "--strategy", strategy, "--json"});
+  };
+  const Outcome one = generate("dp=1");
+  const Outcome chosen = generate("auto");
+  ASSERT_EQ(chosen.status, 0) << chosen.err;
+  EXPECT_EQ(nlohmann::json::parse(chosen.out)["text"], nlohmann::json::parse(one.out)["text"]);
+  EXPECT_THAT(chosen.err, HasSubstr("note: --strategy auto: dp=1,tp=2,pp=1: the weights are split "
+                                    "as in the training under dp=2,tp=2,pp=1,subbatches=2\n"));
+  EXPECT_THAT(generate("tp").err, HasSubstr("--strategy "));
 }
 
 TEST_F(GeneratorTest, TheCommandNamesAModelThatItCannotRun) {

@@ -204,6 +204,9 @@ absl::StatusOr<graph::Graph> BuildForwardGraph(const Registries& registries, con
   // Not worth a search: what the model names.
   planner::Strategy by_hints = strategy;
   by_hints.splits_by_cost = false;
+  // They are for the gradients. A batch need not divide into sub-batches here.
+  by_hints.sub_batches = 1;
+  by_hints.recompute = planner::Recompute::kNone;
   RETURN_IF_ERROR(planner::ApplyStrategy(by_hints, 1, model.model->tensor_splits, graph));
   RETURN_IF_ERROR(planner::AssignStages(strategy.num_stages(), graph));
   return graph;
