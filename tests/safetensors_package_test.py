@@ -14,6 +14,8 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Those that checkpoints are written and read under, from each to each other, by C++ tests.
+LAYOUTS = ("dp=1", "dp=2", "tp=2", "pp=2", "dp=2,tp=2", "dp=2,tp=2,pp=2", "zero=3,dp=4")
 PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
 sys.path.extend(str(path) for path in (ROOT / "build/python/lib").glob("python3*/site-packages"))
 
@@ -61,15 +63,16 @@ class SafetensorsPackageTest(unittest.TestCase):
     def check(self, *options):
         """Trains a few steps, and compares what the package reads with the states that a resumed
         run begins with."""
-        checkpoints = self.folder / "checkpoints"
-        (self.folder / "job.toml").write_text(JOB)
-        job = [self.folder / "job.toml"]
+        folder = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        checkpoints = folder / "checkpoints"
+        (folder / "job.toml").write_text(JOB)
+        job = [folder / "job.toml"]
         penstock("run", *job, *options)
-        dump = self.folder / "dump"
+        dump = folder / "dump"
         penstock("run", *job, "--resume", "--dump", dump, "--strategy", "dp=1", "--procs", 1)
         newest = sorted(checkpoints.glob("step-*"))[-1]
         shown = json.loads(penstock("checkpoint", "show", newest, "--json"))
-        merged = self.folder / "merged.safetensors"
+        merged = folder / "merged.safetensors"
         penstock("checkpoint", "merge", newest, "-o", merged)
         tensors = safetensors.numpy.load_file(merged)
         self.assertEqual(sorted(tensors), sorted(row["name"] for row in shown["tensors"]))
@@ -83,13 +86,25 @@ class SafetensorsPackageTest(unittest.TestCase):
             with safetensors.safe_open(part, "numpy") as file:
                 for name in file.keys():
                     file.get_tensor(name)
-        return newest
+        return {name: value.tobytes() for name, value in tensors.items()}, newest
 
     def test_one_process(self):
-        self.assertEqual(len(list(self.check().glob("*.safetensors"))), 1)
+        newest = self.check()[1]
+        self.assertEqual(len(list(newest.glob("*.safetensors"))), 1)
 
-    def test_two_processes(self):
-        self.check("--strategy", "dp=1,tp=2", "--procs", 2)
+    def test_every_layout(self):
+        names = None
+        for layout in LAYOUTS:
+            with self.subTest(layout):
+                # Each process writes a part.
+                count = 1 if layout == "dp=1" else 2
+                tensors, newest = self.check("--strategy", layout, "--procs", count)
+                shown = json.loads(penstock("checkpoint", "show", newest, "--json"))
+                for axis in layout.split(","):
+                    self.assertIn(axis, shown["strategy"].split(","))
+                self.assertEqual(len(list(newest.glob("*.safetensors"))), count)
+                names = names or sorted(tensors)
+                self.assertEqual(sorted(tensors), names)
 
     def test_its_files_are_read(self):
         path = self.folder / "model.safetensors"
