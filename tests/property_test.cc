@@ -278,6 +278,9 @@ class Processes {
       actors::ClusterOptions options;
       options.num_processes = count;
       options.node_command = {PENSTOCK_COMMAND, "node"};
+      if (HasPluginUnderTest()) {
+        options.node_command.insert(options.node_command.end(), {"--plugin", PluginUnderTest()});
+      }
       if (devices != Devices::kCpu) {
         options.node_command = {PENSTOCK_FAULTY_NODE, "--devices",
                                 devices == Devices::kEmulated ? "emulated" : "mixed"};

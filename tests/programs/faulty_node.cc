@@ -14,6 +14,7 @@
 //   FAULTY_NODE_SLOW=M:MS       one in M messages takes up to MS milliseconds longer
 //   FAULTY_NODE_MARK=PATH       a file that is made just before
 //   --devices KIND              emulated, or mixed: some are CPUs
+//   PENSTOCK_TEST_PLUGIN=PATH   a plug-in whose kernels it has too (tests/support/tested_plugin.h)
 //
 // It knows the policies and the kernel of faulty_node.h too.
 
@@ -27,6 +28,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <random>
@@ -45,6 +47,8 @@
 #include "base/strings.h"
 #include "kernels/emulated/emulated_kernels.h"
 #include "kernels/kernel.h"
+#include "penstock/load_plugin.h"
+#include "penstock/registries.h"
 #include "planner/policy/policy.h"
 #include "tests/support/faulty_transport.h"
 #include "tests/support/test_policies.h"
@@ -203,8 +207,8 @@ std::unique_ptr<planner::Policy> ChancePolicy() {
       });
 }
 
-kernels::KernelRegistry FaultyKernels(Fault at_end, MessageCount* messages) {
-  const kernels::KernelRegistry cpu = kernels::CpuKernels();
+kernels::KernelRegistry FaultyKernels(const kernels::KernelRegistry& cpu, Fault at_end,
+                                      MessageCount* messages) {
   kernels::KernelRegistry faulty;
   for (const std::string_view name : cpu.Names()) {
     kernels::KernelDef def = *cpu.Find(name);
@@ -243,8 +247,15 @@ int Main(int argc, char** argv) {
   MessageCount messages;
   if (const char* key = std::getenv("PENSTOCK_KEY")) options.key = key;
   Do(FaultAt("FAULTY_NODE_START", options.rank));
+  Registries registries = BuiltinRegistries();
+  if (const char* path = std::getenv("PENSTOCK_TEST_PLUGIN")) {
+    if (const absl::Status loaded = LoadPlugin(path, registries); !loaded.ok()) {
+      std::cerr << loaded.message() << std::endl;
+      return 2;
+    }
+  }
   kernels::KernelRegistry kernels =
-      FaultyKernels(FaultAt("FAULTY_NODE_STOP", options.rank), &messages);
+      FaultyKernels(registries.kernels, FaultAt("FAULTY_NODE_STOP", options.rank), &messages);
   FaultOptions faults;
   faults.max_delay = 0;
   faults.checks_sent_bytes = false;

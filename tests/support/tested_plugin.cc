@@ -27,12 +27,14 @@ std::string FromEnvironment(const char* name) {
 
 }  // namespace
 
-bool HasPluginUnderTest() { return !FromEnvironment("PENSTOCK_TEST_PLUGIN").empty(); }
+std::string PluginUnderTest() { return FromEnvironment("PENSTOCK_TEST_PLUGIN"); }
+
+bool HasPluginUnderTest() { return !PluginUnderTest().empty(); }
 
 Registries TestedRegistries() {
   Registries registries = BuiltinRegistries();
   if (!HasPluginUnderTest()) return registries;
-  const absl::Status loaded = LoadPlugin(FromEnvironment("PENSTOCK_TEST_PLUGIN"), registries);
+  const absl::Status loaded = LoadPlugin(PluginUnderTest(), registries);
   if (!loaded.ok()) Fail(ToStd(loaded.message()));
   return registries;
 }

@@ -13,6 +13,7 @@
 #ifndef PENSTOCK_TESTS_SUPPORT_TESTED_PLUGIN_H_
 #define PENSTOCK_TESTS_SUPPORT_TESTED_PLUGIN_H_
 
+#include <string>
 #include <vector>
 
 #include "penstock/registries.h"
@@ -20,8 +21,9 @@
 
 namespace penstock::testing {
 
-// Whether there is one.
+// Whether there is one, and its path. Nodes in processes of their own load it, too.
 bool HasPluginUnderTest();
+std::string PluginUnderTest();
 
 // What is built in, with what the plug-in adds if there is one.
 Registries TestedRegistries();
