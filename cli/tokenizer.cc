@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cli/files.h"
+#include "cli/unicode.h"
 #include "cli/utf8.h"
 #include "fmt/format.h"
 
@@ -167,11 +168,10 @@ absl::Status Tokenizer::Prepare() {
   return absl::OkStatus();
 }
 
-absl::Status Tokenizer::Replace(const std::vector<Replacement>& replacements, bool is_continued,
-                                size_t* room, std::string* text) {
+absl::Status Tokenizer::Replace(const std::vector<Replacement>& replacements, size_t* room,
+                                std::string* text) {
   size_t most = 0;
   for (const Replacement& replacement : replacements) {
-    if (replacement.from.empty() && is_continued) continue;  // put in front of a text
     RETURN_IF_ERROR(ReplaceAll(replacement, *room, text));
     most = std::max(most, text->size());
   }
@@ -187,7 +187,7 @@ absl::StatusOr<std::string> Tokenizer::BytesOfContent(std::string_view content,
     }
   }
   std::string text(content);
-  RETURN_IF_ERROR(Replace(spec_.replacements, /*is_continued=*/false, room, &text));
+  RETURN_IF_ERROR(Replace(spec_.replacements, room, &text));
   if (!spec_.decodes_bytes) return text;
   std::string bytes;
   for (size_t at = 0; at < text.size();) {
@@ -264,7 +264,30 @@ std::vector<Tokenizer::Segment> Tokenizer::FindAdded(std::vector<Segment> segmen
 }
 
 absl::Status Tokenizer::Normalize(Segment* segment, size_t* room) const {
-  return Replace(spec_.normalizers, segment->is_continued, room, &segment->text);
+  size_t most = 0;
+  std::string& text = segment->text;
+  for (const NormalizerStep& step : spec_.normalizers) {
+    switch (step.kind) {
+      case NormalizerStep::Kind::kReplace: {
+        const bool is_prefix = step.replacement.from.empty();
+        if (is_prefix && segment->is_continued) break;
+        RETURN_IF_ERROR(ReplaceAll(step.replacement, *room, &text));
+        break;
+      }
+      case NormalizerStep::Kind::kForm: {
+        ASSIGN_OR_RETURN(text, NormalizeUnicode(step.form, text));
+        break;
+      }
+      case NormalizerStep::Kind::kLowercase: {
+        ASSIGN_OR_RETURN(text, LowercaseUnicode(text));
+        break;
+      }
+    }
+    if (text.size() > *room) return NoRoom();
+    most = std::max(most, text.size());
+  }
+  *room -= most;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<Tokenizer::Word>> Tokenizer::WordsOf(const Segment& segment,

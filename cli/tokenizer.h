@@ -65,8 +65,8 @@ class Tokenizer {
   absl::Status Prepare();
   // What replacements make of a text. They use up `room` bytes: as a file is not trusted, there is
   // a bound for what all texts of a call may become. kResourceExhausted: there is none left.
-  static absl::Status Replace(const std::vector<Replacement>& replacements, bool is_continued,
-                              size_t* room, std::string* text);
+  static absl::Status Replace(const std::vector<Replacement>& replacements, size_t* room,
+                              std::string* text);
   absl::StatusOr<std::string> BytesOfContent(std::string_view content, size_t* room) const;
 
   // A part of the text between added tokens.

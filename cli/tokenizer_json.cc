@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <limits>
+#include <utility>
 
 #include "nlohmann/json.hpp"
 
@@ -152,13 +153,24 @@ absl::StatusOr<Replacement> ReplacementOf(const Json& part, std::string_view whe
 
 absl::Status ParseNormalizer(std::string_view type, const Json& part, TokenizerSpec* spec) {
   if (type == "Prepend") {
-    Replacement& replacement = spec->normalizers.emplace_back();
-    ASSIGN_OR_RETURN(replacement.to, StringOf(part, "prepend", "normalizer: Prepend"));
+    NormalizerStep& step = spec->normalizers.emplace_back();
+    ASSIGN_OR_RETURN(step.replacement.to, StringOf(part, "prepend", "normalizer: Prepend"));
     return absl::OkStatus();
   }
   if (type == "Replace") {
     ASSIGN_OR_RETURN(Replacement replacement, ReplacementOf(part, "normalizer: Replace"));
-    spec->normalizers.push_back(std::move(replacement));
+    spec->normalizers.push_back({.replacement = std::move(replacement)});
+    return absl::OkStatus();
+  }
+  if (type == "Lowercase") {
+    spec->normalizers.push_back({.kind = NormalizerStep::Kind::kLowercase});
+    return absl::OkStatus();
+  }
+  for (const auto& [name, form] :
+       {std::pair("NFC", UnicodeForm::kNfc), std::pair("NFD", UnicodeForm::kNfd),
+        std::pair("NFKC", UnicodeForm::kNfkc), std::pair("NFKD", UnicodeForm::kNfkd)}) {
+    if (type != name) continue;
+    spec->normalizers.push_back({.kind = NormalizerStep::Kind::kForm, .form = form});
     return absl::OkStatus();
   }
   return Unsupported("the normalizer ", type);

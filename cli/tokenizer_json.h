@@ -1,11 +1,12 @@
 // The file tokenizer.json of the library tokenizers, for byte-pair encoding: what its parts are, as
 // data. cli/tokenizer.h runs them.
 //
-// Known are the model BPE; the normalizers Prepend and Replace; the pre-tokenizers ByteLevel,
-// Split, Digits and Metaspace; the post-processors ByteLevel and TemplateProcessing; the decoders
-// ByteLevel, Metaspace, Replace, ByteFallback, Fuse and Strip; and Sequence of each. So are the
-// tokenizers of GPT-2, Llama 2 and Llama 3. Any other part, and an option that is not followed, is
-// refused by its name. "truncation" and "padding", which are for batches, have no effect.
+// Known are the model BPE; the normalizers Prepend, Replace, Lowercase, NFC, NFD, NFKC and NFKD;
+// the pre-tokenizers ByteLevel, Split, Digits and Metaspace; the post-processors ByteLevel and
+// TemplateProcessing; the decoders ByteLevel, Metaspace, Replace, ByteFallback, Fuse and Strip; and
+// Sequence of each. So are the tokenizers of GPT-2, Llama 2 and Llama 3. Any other part, and an
+// option that is not followed, is refused by its name. "truncation" and "padding", which are for
+// batches, have no effect.
 //
 // Nothing in the file is trusted.
 //
@@ -23,6 +24,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "cli/unicode.h"
 
 namespace penstock::cli {
 
@@ -38,6 +40,14 @@ struct AddedToken {
 struct Replacement {
   std::string from = {};
   std::string to = {};
+};
+
+// A step of what is done to a text before it is cut.
+struct NormalizerStep {
+  enum class Kind : uint8_t { kReplace, kForm, kLowercase };
+  Kind kind = Kind::kReplace;
+  Replacement replacement = {};          // kReplace
+  UnicodeForm form = UnicodeForm::kNfc;  // kForm
 };
 
 // Cuts a text into words.
@@ -65,7 +75,7 @@ struct TokenizerSpec {
   bool ignores_merges = false;         // a word that is a token is that token
 
   std::vector<AddedToken> added;
-  std::vector<Replacement> normalizers;
+  std::vector<NormalizerStep> normalizers;
   std::vector<SplitStep> splits;
   std::vector<int32_t> before, after;  // tokens around those of a text
 

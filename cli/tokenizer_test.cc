@@ -167,7 +167,8 @@ TEST_P(TokenizerFilesTest, LongTextsTakeLittleTime) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, TokenizerFilesTest,
-                         ::testing::Values("gpt2", "llama", "byte_fallback", "metaspace"),
+                         ::testing::Values("gpt2", "llama", "byte_fallback", "metaspace", "nfc",
+                                           "nfkc_lowercase"),
                          [](const auto& info) { return std::string(info.param); });
 
 // ---- Wrong files.
@@ -206,7 +207,7 @@ TEST(TokenizerTest, WhatIsNotSupportedIsRefusedByItsName) {
   };
   const auto type = [](const char* name) { return Json{{"type", name}}; };
   EXPECT_EQ(error("/model/type", "Unigram"), "the model Unigram (only BPE is) is not supported");
-  EXPECT_EQ(error("/normalizer", type("NFKC")), "the normalizer NFKC is not supported");
+  EXPECT_EQ(error("/normalizer", type("Nmt")), "the normalizer Nmt is not supported");
   EXPECT_EQ(error("/pre_tokenizer", type("Whitespace")),
             "the pre-tokenizer Whitespace is not supported");
   EXPECT_EQ(error("/post_processor", type("BertProcessing")),

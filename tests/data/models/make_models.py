@@ -51,6 +51,17 @@ TEXTS = [
     "the the the the\nthe\n\n\nthe \u0130\u0131 \u017fs 'S '\u017f",
 ]
 
+# For tokenizers with a normalizer.
+UNICODE_TEXTS = [
+    "\u039f\u0394\u03a5\u03a3\u03a3\u0395\u03a5\u03a3 \u03c3\u03c2",
+    "A\u030a \u00c5 \u212b a\u0301\u0323 a\u0323\u0301 q\u0307\u0323 \u1100\u1161\u11a8 \uac01",
+    "\ufb03 \u2460 \u00bc \u33a0 \uff21\uff22\uff43 \uff76\uff9e \ufdfa \u210c \u2122 \u2026",
+    "\u1e9b\u0323 \u0344 \u0958 \ufb1d \u2adc \U0001d15e \U0002f800",
+    "\U00010400\U00010428 \u01c5 \u0130 \u1e9e \u1f88 \u2168 \u24b6 \u13a0 \u1c90",
+    "e<|endoftext|>\u0301x <|ENDOFTEXT|> \u0301",
+    "\ufb01nish finish FINISH fini\u017fh",
+]
+
 
 def train(tokenizer, trainer):
     tokenizer.train([str(LICENSES / name) for name in ("GPL-2", "GPL-3", "LGPL-2.1")], trainer)
@@ -68,6 +79,31 @@ def byte_level(folder):
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     tokenizer.save(str(folder / "tokenizer.json"))
     return tokenizer
+
+
+def normalized(folder, normalizer):
+    """Bytes of a text in a form of Unicode."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    train(tokenizer, trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<|endoftext|>"], show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    tokenizer.add_tokens([AddedToken("finish", normalized=True)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return tokenizer
+
+
+def nfc(folder):
+    from tokenizers import normalizers
+    return normalized(folder, normalizers.NFC())
+
+
+def nfkc_lowercase(folder):
+    from tokenizers import normalizers
+    return normalized(folder, normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()]))
 
 
 def split_pattern(folder):
@@ -192,10 +228,12 @@ def main():
 
     tokenizers = {}
     for name, make in (("gpt2", byte_level), ("llama", split_pattern),
-                       ("byte_fallback", byte_fallback), ("metaspace", metaspace)):
+                       ("byte_fallback", byte_fallback), ("metaspace", metaspace),
+                       ("nfc", nfc), ("nfkc_lowercase", nfkc_lowercase)):
         tokenizers[name] = make(folder(name))
         # A character without a token ends in <unk>, which has no text.
-        write_encodings(folder(name), tokenizers[name], TEXTS)
+        write_encodings(folder(name), tokenizers[name],
+                        TEXTS + (UNICODE_TEXTS if name.startswith("nf") else []))
     try:
         import torch
         import transformers
