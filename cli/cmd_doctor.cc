@@ -97,7 +97,7 @@ Check CheckText() {
   if (!corpus.ok()) return {"default text", false, std::string(ToStd(corpus.status().message()))};
   return {
       "default text", true,
-      StrCat(job.data.text[0], ": ", corpus->train.size() + corpus->validation.size(), " bytes")};
+      StrCat(job.data.text[0], ": ", corpus->train->size() + corpus->validation->size(), " bytes")};
 }
 
 Check CheckTemporaryFolder() {

@@ -5,8 +5,8 @@
 #include <bit>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "cli/token_cache.h"
@@ -19,8 +19,6 @@ namespace penstock::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int64_t kMaxTextBytes = int64_t{4} << 30;
 
 // Streams of the run's seed that no model uses (models count from 0).
 constexpr uint32_t kShuffleStream = 0xda7a0001;
@@ -49,76 +47,76 @@ absl::StatusOr<std::vector<fs::path>> ListFiles(const std::string& path) {
   return files;
 }
 
-absl::StatusOr<std::string> ReadFile(const fs::path& path, int64_t limit) {
-  std::error_code error;
-  const auto size = static_cast<int64_t>(fs::file_size(path, error));
-  if (error) return absl::InvalidArgumentError(StrCat(path.string(), ": ", error.message()));
-  if (size > limit) {
-    return absl::InvalidArgumentError(
-        StrCat(path.string(), ": with it the text is longer than ", kMaxTextBytes, " bytes"));
-  }
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) return absl::InvalidArgumentError(StrCat(path.string(), ": cannot be opened"));
-  std::string bytes(static_cast<size_t>(size), '\0');
-  stream.read(bytes.data(), static_cast<std::streamsize>(size));
-  if (stream.bad()) return absl::InvalidArgumentError(StrCat(path.string(), ": cannot be read"));
-  bytes.resize(static_cast<size_t>(stream.gcount()));
-  return bytes;
-}
-
 }  // namespace
 
-double UnigramEntropy(absl::Span<const uint8_t> text) {
-  std::array<int64_t, 256> counts = {};
-  for (const uint8_t byte : text) ++counts[byte];
+double EntropyOfCounts(absl::Span<const int64_t> counts) {
+  const auto total = static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
   double entropy = 0;
   for (const int64_t count : counts) {
     if (count == 0) continue;
-    const double p = static_cast<double>(count) / static_cast<double>(text.size());
+    const double p = static_cast<double>(count) / total;
     entropy -= p * std::log(p);
   }
   return entropy;
 }
 
-absl::StatusOr<Corpus> MakeCorpus(absl::Span<const std::string> files, int64_t context) {
-  Corpus corpus;
-  std::vector<uint8_t> all;
-  for (const std::string& file : files) {
-    const auto held_out = static_cast<std::ptrdiff_t>(file.size() / 10);
-    corpus.train.insert(corpus.train.end(), file.begin(), file.end() - held_out);
-    corpus.validation.insert(corpus.validation.end(), file.end() - held_out, file.end());
-    all.insert(all.end(), file.begin(), file.end());
+namespace {
+
+using Files = std::vector<std::shared_ptr<const MappedFile>>;
+
+absl::StatusOr<Files> OpenFiles(absl::Span<const std::string> paths) {
+  Files files;
+  ASSIGN_OR_RETURN(const std::vector<std::string> listed, ListTextFiles(paths));
+  for (const std::string& path : listed) {
+    ASSIGN_OR_RETURN(std::shared_ptr<const MappedFile> file, MappedFile::Open(path));
+    files.push_back(std::move(file));
   }
-  if (all.empty()) return absl::InvalidArgumentError("the text is empty");
+  return files;
+}
+
+int64_t SizeOf(const MappedFile& file) { return static_cast<int64_t>(file.bytes().size()); }
+
+// All bytes of the files but the first `skipped` and the last `left`.
+std::shared_ptr<const MappedText> TextWithout(const Files& files, int64_t skipped, int64_t left) {
+  int64_t total = 0;
+  for (const auto& file : files) total += SizeOf(*file);
+  std::vector<MappedText::Part> parts;
+  int64_t begin = 0;  // of the file in all bytes
+  for (const auto& file : files) {
+    const int64_t first = std::clamp<int64_t>(skipped - begin, 0, SizeOf(*file));
+    const int64_t end = std::clamp<int64_t>(total - left - begin, first, SizeOf(*file));
+    parts.push_back({file, first, end - first});
+    begin += SizeOf(*file);
+  }
+  return std::make_shared<const MappedText>(std::move(parts));
+}
+
+absl::StatusOr<Corpus> DivideText(const Files& files, int64_t context) {
+  std::vector<MappedText::Part> train;
+  std::vector<MappedText::Part> validation;
+  int64_t total = 0;
+  for (const auto& file : files) {
+    const int64_t size = SizeOf(*file);
+    const int64_t held_out = size / 10;
+    train.push_back({file, 0, size - held_out});
+    validation.push_back({file, size - held_out, held_out});
+    total += size;
+  }
+  if (total == 0) return absl::InvalidArgumentError("the text is empty");
   const int64_t window = context + 1;
-  if (static_cast<int64_t>(all.size()) < 2 * window) {
-    return absl::InvalidArgumentError(StrCat("the text has ", all.size(),
+  if (total < 2 * window) {
+    return absl::InvalidArgumentError(StrCat("the text has ", total,
                                              " bytes; sequences of context = ", context,
                                              " tokens need at least ", 2 * window));
   }
+  auto train_text = std::make_shared<const MappedText>(std::move(train));
+  auto validation_text = std::make_shared<const MappedText>(std::move(validation));
   // A text too short for the rule gives up one window from its end.
-  if (static_cast<int64_t>(corpus.validation.size()) < window ||
-      static_cast<int64_t>(corpus.train.size()) < window) {
-    corpus.train.assign(all.begin(), all.end() - window);
-    corpus.validation.assign(all.end() - window, all.end());
+  if (validation_text->size() < window || train_text->size() < window) {
+    train_text = TextWithout(files, 0, window);
+    validation_text = TextWithout(files, total - window, 0);
   }
-  corpus.unigram_entropy = UnigramEntropy(all);
-  return corpus;
-}
-
-namespace {
-
-// One string a file.
-absl::StatusOr<std::vector<std::string>> ReadFiles(absl::Span<const std::string> paths) {
-  std::vector<std::string> files;
-  int64_t left = kMaxTextBytes;
-  ASSIGN_OR_RETURN(const std::vector<std::string> listed, ListTextFiles(paths));
-  for (const std::string& file : listed) {
-    ASSIGN_OR_RETURN(std::string bytes, ReadFile(file, left));
-    left -= static_cast<int64_t>(bytes.size());
-    files.push_back(std::move(bytes));
-  }
-  return files;
+  return JoinCorpus(std::move(train_text), std::move(validation_text));
 }
 
 }  // namespace
@@ -132,30 +130,31 @@ absl::StatusOr<std::vector<std::string>> ListTextFiles(absl::Span<const std::str
   return files;
 }
 
-absl::StatusOr<std::vector<uint8_t>> LoadText(absl::Span<const std::string> paths,
-                                              int64_t context) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> files, ReadFiles(paths));
-  std::vector<uint8_t> bytes;
-  for (const std::string& file : files) bytes.insert(bytes.end(), file.begin(), file.end());
-  if (static_cast<int64_t>(bytes.size()) > context) return bytes;
+absl::StatusOr<std::shared_ptr<const MappedText>> LoadText(absl::Span<const std::string> paths,
+                                                           int64_t context) {
+  ASSIGN_OR_RETURN(const Files files, OpenFiles(paths));
+  std::shared_ptr<const MappedText> text = TextWithout(files, 0, 0);
+  if (text->size() > context) return text;
   return absl::InvalidArgumentError(StrCat(
-      penstock::StrJoin(paths, ", "), ": the text has ", bytes.size(),
+      penstock::StrJoin(paths, ", "), ": the text has ", text->size(),
       " bytes; one sequence of context = ", context, " tokens needs at least ", context + 1));
 }
 
-Corpus JoinCorpus(std::vector<uint8_t> train, std::vector<uint8_t> validation) {
+Corpus JoinCorpus(std::shared_ptr<const MappedText> train,
+                  std::shared_ptr<const MappedText> validation) {
+  std::array<int64_t, 256> counts = {};
+  train->CountBytes(&counts);
+  validation->CountBytes(&counts);
   Corpus corpus;
-  std::vector<uint8_t> all = train;
-  all.insert(all.end(), validation.begin(), validation.end());
-  corpus.unigram_entropy = UnigramEntropy(all);
+  corpus.unigram_entropy = EntropyOfCounts(counts);
   corpus.train = std::move(train);
   corpus.validation = std::move(validation);
   return corpus;
 }
 
 absl::StatusOr<Corpus> LoadCorpus(absl::Span<const std::string> paths, int64_t context) {
-  ASSIGN_OR_RETURN(const std::vector<std::string> files, ReadFiles(paths));
-  absl::StatusOr<Corpus> corpus = MakeCorpus(files, context);
+  ASSIGN_OR_RETURN(const Files files, OpenFiles(paths));
+  absl::StatusOr<Corpus> corpus = DivideText(files, context);
   if (!corpus.ok()) {
     return absl::InvalidArgumentError(StrCat(ToStd(corpus.status().message()), " (read from ",
                                              penstock::StrJoin(paths, ", "), ")"));
@@ -185,13 +184,13 @@ int64_t ShuffledIndex(int64_t index, int64_t count, uint64_t seed, uint32_t epoc
 }
 
 TokenSpan Corpus::train_tokens() const {
-  if (file == nullptr) return train;
+  if (file == nullptr) return train->tokens();
   if (validation_file != nullptr) return file->tokens();
   return file->tokens().subspan(0, file->tokens().size() - validation_tokens().size());
 }
 
 TokenSpan Corpus::validation_tokens() const {
-  if (file == nullptr) return validation;
+  if (file == nullptr) return validation->tokens();
   if (validation_file != nullptr) return validation_file->tokens();
   const TokenSpan all = file->tokens();
   const int64_t count = std::max(num_held_out, all.size() / 10);
@@ -219,14 +218,7 @@ double EntropyOf(TokenSpan train, TokenSpan validation, int32_t num_tokens) {
   for (const TokenSpan& tokens : {train, validation}) {
     for (int64_t i = 0; i < tokens.size(); ++i) ++counts[static_cast<size_t>(tokens[i])];
   }
-  const auto total = static_cast<double>(train.size() + validation.size());
-  double entropy = 0;
-  for (const int64_t count : counts) {
-    if (count == 0) continue;
-    const double p = static_cast<double>(count) / total;
-    entropy -= p * std::log(p);
-  }
-  return entropy;
+  return EntropyOfCounts(counts);
 }
 
 absl::Status TooFewTokens(absl::Span<const std::string> paths, int64_t count, int64_t context,

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "cli/mapped_text.h"
 #include "cli/token_file.h"
 #include "cli/token_span.h"
 
@@ -29,8 +30,8 @@ class Tokenizer;
 // Of each file the last tenth is held out, so that the validation text is of the same kinds as the
 // training text.
 struct Corpus {
-  std::vector<uint8_t> train;
-  std::vector<uint8_t> validation;
+  std::shared_ptr<const MappedText> train = nullptr;
+  std::shared_ptr<const MappedText> validation = nullptr;
   double unigram_entropy = 0;  // of all tokens, in nats; NaN: not known
   // Holds the tokens in place of the two texts; null: there is text.
   std::shared_ptr<const TokenFile> file = nullptr;
@@ -51,20 +52,19 @@ struct Corpus {
 // inside folders are skipped. Errors: a path that is not there or cannot be read.
 absl::StatusOr<std::vector<std::string>> ListTextFiles(absl::Span<const std::string> paths);
 
-// Reads files, and the files of folders and theirs; paths are sorted. Symbolic links inside folders
-// are skipped. Errors: a path that is not there or cannot be read, no bytes at all, more than 4
-// GiB, fewer bytes than two sequences of `context` tokens and their next bytes.
+// Maps files, and the files of folders and theirs; paths are sorted. Symbolic links inside folders
+// are skipped. Errors: a path that is not there or cannot be read, no bytes at all, fewer bytes
+// than two sequences of `context` tokens and their next bytes.
 absl::StatusOr<Corpus> LoadCorpus(absl::Span<const std::string> paths, int64_t context);
 
 // All bytes of files and folders, as LoadCorpus reads them, with nothing held out. An error where
 // they are fewer than one sequence of `context` tokens and its next byte.
-absl::StatusOr<std::vector<uint8_t>> LoadText(absl::Span<const std::string> paths, int64_t context);
+absl::StatusOr<std::shared_ptr<const MappedText>> LoadText(absl::Span<const std::string> paths,
+                                                           int64_t context);
 
 // Of two texts that were loaded apart. REQUIRES: neither is empty.
-Corpus JoinCorpus(std::vector<uint8_t> train, std::vector<uint8_t> validation);
-
-// The same from memory, one string a file.
-absl::StatusOr<Corpus> MakeCorpus(absl::Span<const std::string> files, int64_t context);
+Corpus JoinCorpus(std::shared_ptr<const MappedText> train,
+                  std::shared_ptr<const MappedText> validation);
 
 // The tokens of texts (token_cache.h). With `validation` empty, the last tenth of each file is held
 // out, or one sequence of all tokens if that is less. Errors: as of LoadCorpus and LoadText.
@@ -75,8 +75,8 @@ absl::StatusOr<Corpus> LoadEncodedText(const TokenCache& cache, absl::Span<const
 // sequence. Errors begin with the path.
 absl::StatusOr<Corpus> LoadTokens(const std::string& path, int width, int64_t context);
 
-// -sum p ln p over the frequencies of byte values. REQUIRES: not empty.
-double UnigramEntropy(absl::Span<const uint8_t> text);
+// -sum p ln p over the frequencies p of values that occur so often. REQUIRES: some value occurs.
+double EntropyOfCounts(absl::Span<const int64_t> counts);
 
 // tokens and labels, i32[batch, context]; labels are the tokens one further on.
 struct Batch {

@@ -1,5 +1,7 @@
 #include "cli/data.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -32,11 +34,16 @@ std::vector<int32_t> Values(const Tensor& tensor) {
   return {tensor.As<int32_t>(), tensor.As<int32_t>() + tensor.num_elements()};
 }
 
+// The bytes of tokens of text.
+std::string TextOf(const TokenSpan& tokens) {
+  std::string text;
+  for (int64_t i = 0; i < tokens.size(); ++i) text += static_cast<char>(tokens[i]);
+  return text;
+}
+
 TEST(DataTest, EntropyOfEqualBytesIsZeroAndOfTwoKindsLnTwo) {
-  const std::vector<uint8_t> same(8, 'a');
-  EXPECT_EQ(UnigramEntropy(same), 0);
-  const std::vector<uint8_t> two = {'a', 'b', 'a', 'b'};
-  EXPECT_DOUBLE_EQ(UnigramEntropy(two), std::log(2.0));
+  EXPECT_EQ(EntropyOfCounts({0, 8, 0}), 0);
+  EXPECT_DOUBLE_EQ(EntropyOfCounts({2, 0, 2}), std::log(2.0));
 }
 
 TEST(DataTest, LabelsAreTheNextTokens) {
@@ -101,26 +108,6 @@ TEST(DataTest, ShuffledIndexIsAPermutationForEverySize) {
   }
 }
 
-TEST(DataTest, TheSmallestTextStillGivesBatches) {
-  const absl::StatusOr<Corpus> corpus = MakeCorpus({"abcdefghij"}, 4);
-  ASSERT_TRUE(corpus.ok()) << corpus.status();
-  EXPECT_EQ(corpus->train.size(), 5);
-  EXPECT_EQ(corpus->validation.size(), 5);
-  const Batches batches(corpus->train, 3, 4, 1);
-  EXPECT_THAT(Values(batches.Get(5).tokens),
-              ElementsAre('a', 'b', 'c', 'd', 'a', 'b', 'c', 'd', 'a', 'b', 'c', 'd'));
-}
-
-TEST(DataTest, TheLastTenthOfEachFileIsHeldOut) {
-  const std::string a(100, 'a');
-  const std::string b(200, 'b');
-  const absl::StatusOr<Corpus> corpus = MakeCorpus({a, b}, 4);
-  ASSERT_TRUE(corpus.ok());
-  EXPECT_EQ(corpus->train.size(), 270);
-  EXPECT_EQ(std::count(corpus->validation.begin(), corpus->validation.end(), 'a'), 10);
-  EXPECT_EQ(std::count(corpus->validation.begin(), corpus->validation.end(), 'b'), 20);
-}
-
 TEST(DataTest, ValidationWindowsAreFixedAndInside) {
   const std::vector<int64_t> starts = ValidationStarts(1000, 10, 7);
   EXPECT_EQ(starts.size(), 7);
@@ -147,6 +134,77 @@ class FolderTest : public ::testing::Test {
   const fs::path folder_ = temp_.path();
 };
 
+TEST_F(FolderTest, TheSmallestTextStillGivesBatches) {
+  Write("a", "abcdefg");
+  Write("b", "hij");
+  const absl::StatusOr<Corpus> corpus = LoadCorpus({folder_.string()}, 4);
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  EXPECT_EQ(TextOf(corpus->train_tokens()), "abcde");
+  EXPECT_EQ(TextOf(corpus->validation_tokens()), "fghij");
+  const Batches batches(corpus->train_tokens(), 3, 4, 1);
+  EXPECT_THAT(Values(batches.Get(5).tokens),
+              ElementsAre('a', 'b', 'c', 'd', 'a', 'b', 'c', 'd', 'a', 'b', 'c', 'd'));
+}
+
+TEST_F(FolderTest, TheLastTenthOfEachFileIsHeldOut) {
+  Write("a", std::string(100, 'a'));
+  Write("b", std::string(200, 'b'));
+  const absl::StatusOr<Corpus> corpus = LoadCorpus({folder_.string()}, 4);
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  EXPECT_EQ(TextOf(corpus->train_tokens()), std::string(90, 'a') + std::string(180, 'b'));
+  EXPECT_EQ(TextOf(corpus->validation_tokens()), std::string(10, 'a') + std::string(20, 'b'));
+}
+
+// What lies in several files reads as one text, whatever part of it is looked at.
+TEST_F(FolderTest, PartsOfATextOfManyFilesAreThoseOfOne) {
+  std::string all;
+  for (int i = 0; i < 40; ++i) {
+    // Some are empty, some are long enough to be mapped.
+    std::string text;
+    for (int k = 0; k < (i % 5 == 0 ? 0 : i % 7 == 0 ? 70'000 : i); ++k) {
+      text += static_cast<char>(k * 7 + i);
+    }
+    all += text;
+    Write(StrCat("f", 100 + i), text);
+  }
+  const auto text = LoadText({folder_.string()}, 5);
+  ASSERT_TRUE(text.ok()) << text.status();
+  const TokenSpan tokens = (*text)->tokens();
+  ASSERT_EQ(tokens.size(), static_cast<int64_t>(all.size()));
+  ASSERT_TRUE(TextOf(tokens) == all);
+  const auto middle = static_cast<int64_t>(all.size() / 3);
+  EXPECT_TRUE(TextOf(tokens.subspan(middle, 100'000).subspan(10, 99'000)) ==
+              all.substr(static_cast<size_t>(middle) + 10, 99'000));
+  const std::vector<uint8_t> head = tokens.subspan(3, 90'000).Head(80'000);
+  EXPECT_TRUE(std::string(head.begin(), head.end()) == all.substr(3, 80'000));
+  const std::vector<uint8_t> bytes(all.begin(), all.end());
+  EXPECT_EQ(Values(MakeBatch(tokens, {0, 69'990, middle}, 50).labels),
+            Values(MakeBatch(bytes, {0, 69'990, middle}, 50).labels));
+  EXPECT_EQ(tokens.FindAtLeast(255), TokenSpan(bytes).FindAtLeast(255));
+  EXPECT_EQ(tokens.FindAtLeast(256), -1);
+}
+
+int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages = 0;
+  statm >> pages >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+TEST_F(FolderTest, LongTextsTakeLittleMemory) {
+  constexpr int64_t kSize = int64_t{256} << 20;
+  Write("long", "text");
+  fs::resize_file(folder_ / "long", kSize);
+  const int64_t before = ResidentBytes();
+  const absl::StatusOr<Corpus> corpus = LoadCorpus({folder_.string()}, 64);
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  EXPECT_EQ(corpus->train_tokens().size() + corpus->validation_tokens().size(), kSize);
+  EXPECT_GT(corpus->unigram_entropy, 0);
+  const Batches batches(corpus->train_tokens(), 8, 64, 1);
+  for (int64_t step = 0; step < 20; ++step) batches.Get(step);
+  EXPECT_LT(ResidentBytes() - before, kSize / 8);
+}
+
 TEST_F(FolderTest, FilesAreSortedAndSymbolicLinksSkipped) {
   Write("b", std::string(20, 'b'));
   Write("a", std::string(20, 'a'));
@@ -154,22 +212,24 @@ TEST_F(FolderTest, FilesAreSortedAndSymbolicLinksSkipped) {
   fs::create_symlink(folder_ / "b", folder_ / "link");
   const absl::StatusOr<Corpus> corpus = LoadCorpus({folder_.string()}, 4);
   ASSERT_TRUE(corpus.ok()) << corpus.status();
-  const std::string train(corpus->train.begin(), corpus->train.end());
-  EXPECT_EQ(train, std::string(18, 'a') + std::string(18, 'b') + std::string(18, 'c'));
+  EXPECT_EQ(TextOf(corpus->train_tokens()),
+            std::string(18, 'a') + std::string(18, 'b') + std::string(18, 'c'));
 }
 
 TEST_F(FolderTest, ATextOfItsOwnIsReadWholeAndNeedsOneSequence) {
   Write("a", "aaaa");
   Write("b", "bb");
-  const absl::StatusOr<std::vector<uint8_t>> text = LoadText({folder_.string()}, 5);
+  const auto text = LoadText({folder_.string()}, 5);
   ASSERT_TRUE(text.ok()) << text.status();
-  EXPECT_EQ(std::string(text->begin(), text->end()), "aaaabb");
+  EXPECT_EQ(TextOf((*text)->tokens()), "aaaabb");
   EXPECT_THAT(
       std::string(ToStd(LoadText({folder_.string()}, 6).status().message())),
       HasSubstr("the text has 6 bytes; one sequence of context = 6 tokens needs at least 7"));
-  const Corpus corpus = JoinCorpus({'a', 'a'}, {'b', 'b'});
-  EXPECT_EQ(corpus.train, std::vector<uint8_t>({'a', 'a'}));
-  EXPECT_EQ(corpus.validation, std::vector<uint8_t>({'b', 'b'}));
+  const auto other = LoadText({(folder_ / "b").string()}, 1);
+  ASSERT_TRUE(other.ok()) << other.status();
+  const Corpus corpus = JoinCorpus(*text, *other);
+  EXPECT_EQ(TextOf(corpus.train_tokens()), "aaaabb");
+  EXPECT_EQ(TextOf(corpus.validation_tokens()), "bb");
   EXPECT_NEAR(corpus.unigram_entropy, std::log(2.0), 1e-12);
 }
 

@@ -164,26 +164,24 @@ absl::Status WithType(const planner::FeedPlan& feed, F f) {
 
 absl::StatusOr<Examples> ReadNpyExamples(const std::string& images, const std::string& labels,
                                          double scale) {
-  ASSIGN_OR_RETURN(const Tensor pixels, ReadNpy(images));
+  ASSIGN_OR_RETURN(NpyFile file, NpyFile::Open(images));
+  const TensorType pixels = file.type();
   ASSIGN_OR_RETURN(const Tensor classes, ReadNpy(labels));
-  if (pixels.shape().size() < 2 || pixels.num_elements() == 0) {
-    return Refuse(images, StrCat("holds ", ToString(pixels.type()),
-                                 "; expected examples of numbers, [rows, ...]"));
+  if (pixels.shape.size() < 2 || pixels.num_elements() == 0) {
+    return Refuse(
+        images, StrCat("holds ", ToString(pixels), "; expected examples of numbers, [rows, ...]"));
   }
-  if (classes.shape() != Shape{pixels.shape()[0]} || IsFloat(classes.dtype())) {
+  if (classes.shape() != Shape{pixels.shape[0]} || IsFloat(classes.dtype())) {
     return Refuse(labels, StrCat("holds ", ToString(classes.type()),
                                  "; expected an integer for "
                                  "each of the ",
-                                 pixels.shape()[0], " rows of ", images));
+                                 pixels.shape[0], " rows of ", images));
   }
   Examples examples;
   examples.source = images;
-  examples.row_size = pixels.num_elements() / pixels.shape()[0];
-  examples.values.resize(static_cast<size_t>(pixels.num_elements()));
-  for (int64_t i = 0; i < pixels.num_elements(); ++i) {
-    examples.values[static_cast<size_t>(i)] =
-        static_cast<float>(ElementAsDouble(pixels, i) * scale);
-  }
+  examples.row_size = pixels.num_elements() / pixels.shape[0];
+  examples.images = std::make_shared<const NpyFile>(std::move(file));
+  examples.scale = scale;
   for (int64_t row = 0; row < classes.num_elements(); ++row) {
     const double label = ElementAsDouble(classes, row);
     if (!IsLabel(label)) return Refuse(labels, StrCat("row ", row, ": ", kLabel, label));
@@ -231,6 +229,25 @@ absl::StatusOr<Examples> ReadCsvExamples(const std::string& path, bool label_is_
   return ParseCsvExamples(text, path, label_is_last, scale);
 }
 
+void Examples::ReadRow(int64_t row, absl::Span<float> to) const {
+  if (images != nullptr) {
+    images->Read(row * row_size, scale, to.subspan(0, static_cast<size_t>(row_size)));
+    return;
+  }
+  const float* from = values.data() + row * row_size;
+  std::copy(from, from + row_size, to.begin());
+}
+
+std::vector<float> Examples::FirstValues(int64_t most) const {
+  std::vector<float> first(static_cast<size_t>(std::min(most, num_rows() * row_size)));
+  if (images != nullptr) {
+    images->Read(0, scale, absl::MakeSpan(first));
+  } else {
+    std::copy_n(values.begin(), first.size(), first.begin());
+  }
+  return first;
+}
+
 int64_t TrainingRow(const Examples& examples, int64_t n, uint64_t seed) {
   const auto count = static_cast<int64_t>(examples.train.size());
   const auto epoch = static_cast<uint32_t>(n / count);
@@ -244,6 +261,7 @@ absl::StatusOr<actors::Feeds> ExampleFeeds(const Examples& examples,
   for (const planner::FeedPlan& feed : plan_feeds) {
     if (feed.name != "images" && feed.name != "labels") continue;
     Tensor tensor(feed.type);
+    std::vector<float> pixels(static_cast<size_t>(examples.row_size));
     RETURN_IF_ERROR(WithType(feed, [&]<typename T>(T) {
       T* to = tensor.As<T>();
       for (const int64_t row : rows) {
@@ -251,8 +269,8 @@ absl::StatusOr<actors::Feeds> ExampleFeeds(const Examples& examples,
           *to++ = static_cast<T>(examples.labels[static_cast<size_t>(row)]);
           continue;
         }
-        const float* from = examples.values.data() + row * examples.row_size;
-        to = std::transform(from, from + examples.row_size, to,
+        examples.ReadRow(row, absl::MakeSpan(pixels));
+        to = std::transform(pixels.begin(), pixels.end(), to,
                             [](float value) { return static_cast<T>(value); });
       }
       return absl::OkStatus();

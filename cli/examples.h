@@ -7,11 +7,13 @@
 #define PENSTOCK_CLI_EXAMPLES_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "cli/npy.h"
 
 #include "actors/session/session.h"
 #include "base/tensor.h"
@@ -22,17 +24,24 @@ namespace penstock::cli {
 struct Examples {
   std::string source;  // names the data in messages
   int64_t row_size = 0;
-  std::vector<float> values;  // row after row
+  std::vector<float> values;  // row after row; empty: they are those of `images`
+  std::shared_ptr<const NpyFile> images = nullptr;
+  double scale = 1;  // of those
   std::vector<int32_t> labels;
   // Numbers of rows.
   std::vector<int64_t> train;
   std::vector<int64_t> held_out;
 
   int64_t num_rows() const { return static_cast<int64_t>(labels.size()); }
+  // The values of a row. REQUIRES: `to` has room for a row.
+  void ReadRow(int64_t row, absl::Span<float> to) const;
+  // The first values, at most `most`.
+  std::vector<float> FirstValues(int64_t most) const;
 };
 
-// From .npy files: `images` [rows, ...] of numbers, each multiplied by `scale`, and `labels` [rows]
-// of integers. Errors begin with the path of the file that they are about.
+// From .npy files, which are mapped into memory: `images` [rows, ...] of numbers, each multiplied
+// by `scale`, and `labels` [rows] of integers. Errors begin with the path of the file that they are
+// about.
 absl::StatusOr<Examples> ReadNpyExamples(const std::string& images, const std::string& labels,
                                          double scale);
 

@@ -18,6 +18,7 @@
 
 #include "base/random.h"
 #include "tests/support/run_fixture.h"
+#include "tests/support/temp_folder.h"
 
 namespace penstock::cli {
 namespace {
@@ -71,6 +72,40 @@ TEST(CsvExamplesTest, EveryTenthRowIsHeldOutAndTheOthersAreVisitedOnceAnEpoch) {
   for (const std::vector<int64_t>& epoch : epochs) {
     EXPECT_EQ(std::set<int64_t>(epoch.begin(), epoch.end()).size(), 32u);
   }
+}
+
+TEST(NpyExamplesTest, ImagesAreReadFromTheMappedFile) {
+  const testing::TempFolder folder;
+  constexpr int64_t kRows = 3000;
+  constexpr int64_t kRowSize = 40 * 700;  // 84 MB of bytes
+  Tensor pixels({DType::kU8, {kRows, 40, 700}});
+  for (int64_t i = 0; i < pixels.num_elements(); ++i) {
+    pixels.As<uint8_t>()[i] = static_cast<uint8_t>(i % 253);
+  }
+  Tensor labels({DType::kI32, {kRows}});
+  for (int64_t row = 0; row < kRows; ++row) labels.As<int32_t>()[row] = row % 3;
+  const std::string images = (folder.path() / "images.npy").string();
+  const std::string classes = (folder.path() / "labels.npy").string();
+  ASSERT_TRUE(WriteNpy(images, pixels).ok());
+  ASSERT_TRUE(WriteNpy(classes, labels).ok());
+  const auto anonymous_bytes = [] {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.rfind("RssAnon:", 0) == 0) return std::stoll(line.substr(8)) * 1024;
+    }
+    return -1LL;
+  };
+  const int64_t before = anonymous_bytes();
+  const auto examples = ReadNpyExamples(images, classes, 0.5);
+  ASSERT_TRUE(examples.ok()) << examples.status();
+  EXPECT_LT(anonymous_bytes() - before, pixels.num_elements() / 8);
+  EXPECT_EQ(examples->row_size, kRowSize);
+  std::vector<float> row(kRowSize);
+  examples->ReadRow(2999, absl::MakeSpan(row));
+  for (int64_t i = 0; i < kRowSize; ++i) {
+    ASSERT_EQ(row[static_cast<size_t>(i)], static_cast<float>((2999 * kRowSize + i) % 253) * 0.5F);
+  }
+  EXPECT_EQ(examples->FirstValues(3), std::vector<float>({0, 0.5, 1}));
 }
 
 // Images of one bright line, horizontal or vertical, in noise.

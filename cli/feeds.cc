@@ -153,9 +153,10 @@ absl::StatusOr<Corpus> CorpusOf(const Job& job, int64_t context, int64_t vocabul
     if (!corpus.ok()) return AtKey(job, {"data.text", "model.context"}, corpus.status());
     return corpus;
   }
-  absl::StatusOr<std::vector<uint8_t>> train = LoadText(job.data.text, context);
+  absl::StatusOr<std::shared_ptr<const MappedText>> train = LoadText(job.data.text, context);
   if (!train.ok()) return AtKey(job, {"data.text", "model.context"}, train.status());
-  absl::StatusOr<std::vector<uint8_t>> validation = LoadText(job.data.validation, context);
+  absl::StatusOr<std::shared_ptr<const MappedText>> validation =
+      LoadText(job.data.validation, context);
   if (!validation.ok()) {
     return AtKey(job, {"data.validation", "model.context"}, validation.status());
   }
@@ -311,12 +312,11 @@ std::string StepFeeds::Fingerprint() const {
     return StrCat(train.size(), " tokens ", digest(train.Head(kHead)));
   }
   if (examples_ == nullptr) return "";
-  const auto* values = reinterpret_cast<const uint8_t*>(examples_->values.data());
-  const auto bytes = static_cast<int64_t>(examples_->values.size() * sizeof(float));
+  const std::vector<float> head = examples_->FirstValues(kHead / sizeof(float));
+  const auto* values = reinterpret_cast<const uint8_t*>(head.data());
   const auto* labels = reinterpret_cast<const uint8_t*>(examples_->labels.data());
   return StrCat(examples_->num_rows(), " examples ",
-                digest(absl::MakeConstSpan(values, static_cast<size_t>(std::min(bytes, kHead)))),
-                " ",
+                digest(absl::MakeConstSpan(values, head.size() * sizeof(float))), " ",
                 digest(absl::MakeConstSpan(labels, examples_->labels.size() * sizeof(int32_t))));
 }
 

@@ -1,10 +1,10 @@
 #include "cli/npy.h"
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -54,16 +54,36 @@ std::optional<DType> ParseDescr(std::string_view descr) {
   return std::nullopt;
 }
 
-int64_t ElementAsInt(const Tensor& tensor, int64_t index) {
-  switch (tensor.dtype()) {
+template <typename T>
+T At(const void* data, int64_t index) {
+  return static_cast<const T*>(data)[index];
+}
+
+int64_t ElementAsInt(DType dtype, const void* data, int64_t index) {
+  switch (dtype) {
     case DType::kI8:
-      return tensor.As<int8_t>()[index];
+      return At<int8_t>(data, index);
     case DType::kI32:
-      return tensor.As<int32_t>()[index];
+      return At<int32_t>(data, index);
     case DType::kI64:
-      return tensor.As<int64_t>()[index];
+      return At<int64_t>(data, index);
     default:  // u8 and bool
-      return tensor.As<uint8_t>()[index];
+      return At<uint8_t>(data, index);
+  }
+}
+
+double ElementAsDouble(DType dtype, const void* data, int64_t index) {
+  switch (dtype) {
+    case DType::kF32:
+      return At<float>(data, index);
+    case DType::kF64:
+      return At<double>(data, index);
+    case DType::kF16:
+      return ToFloat(Float16{At<uint16_t>(data, index)});
+    case DType::kBF16:
+      return ToFloat(BFloat16{At<uint16_t>(data, index)});
+    default:
+      return static_cast<double>(ElementAsInt(dtype, data, index));
   }
 }
 
@@ -172,18 +192,7 @@ class HeaderParser {
 }  // namespace
 
 double ElementAsDouble(const Tensor& tensor, int64_t index) {
-  switch (tensor.dtype()) {
-    case DType::kF32:
-      return tensor.As<float>()[index];
-    case DType::kF64:
-      return tensor.As<double>()[index];
-    case DType::kF16:
-      return ToFloat(Float16{tensor.As<uint16_t>()[index]});
-    case DType::kBF16:
-      return ToFloat(BFloat16{tensor.As<uint16_t>()[index]});
-    default:
-      return static_cast<double>(ElementAsInt(tensor, index));
-  }
+  return ElementAsDouble(tensor.dtype(), tensor.data(), index);
 }
 
 absl::StatusOr<Tensor> ConvertTensor(const Tensor& tensor, DType dtype) {
@@ -207,7 +216,7 @@ absl::StatusOr<Tensor> ConvertTensor(const Tensor& tensor, DType dtype) {
   }
   if (!IsInteger(tensor.dtype()) || !IsInteger(dtype)) return refuse("");
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t value = ElementAsInt(tensor, i);
+    const int64_t value = ElementAsInt(tensor.dtype(), tensor.data(), i);
     int64_t stored = value;
     if (dtype == DType::kI8) stored = result.As<int8_t>()[i] = static_cast<int8_t>(value);
     if (dtype == DType::kU8) stored = result.As<uint8_t>()[i] = static_cast<uint8_t>(value);
@@ -246,7 +255,15 @@ std::string NpyToBytes(const Tensor& tensor) {
   return bytes;
 }
 
-absl::StatusOr<Tensor> NpyFromBytes(std::string_view bytes, std::string_view name) {
+namespace {
+
+// What the bytes of a file hold, and where; bools are checked.
+struct NpyContents {
+  TensorType type;
+  std::string_view data;
+};
+
+absl::StatusOr<NpyContents> ContentsOf(std::string_view bytes, std::string_view name) {
   const auto refuse = [name](std::string_view why) {
     return absl::InvalidArgumentError(StrCat(name, ": ", why));
   };
@@ -272,26 +289,59 @@ absl::StatusOr<Tensor> NpyFromBytes(std::string_view bytes, std::string_view nam
     return refuse(StrCat("holds ", data.size(), " bytes of data; ", ToString(type), " has ",
                          type.num_bytes()));
   }
-  Tensor tensor(type);
-  if (!data.empty()) std::memcpy(tensor.data(), data.data(), data.size());
   if (type.dtype == DType::kBool) {
-    for (int64_t i = 0; i < tensor.num_elements(); ++i) {
-      if (tensor.As<uint8_t>()[i] > 1) return refuse("a bool is neither 0 nor 1");
+    for (const char value : data) {
+      if (value != 0 && value != 1) return refuse("a bool is neither 0 nor 1");
     }
   }
-  return tensor;
+  return NpyContents{type, data};
 }
 
-absl::StatusOr<Tensor> ReadNpy(const std::string& path) {
+absl::StatusOr<std::shared_ptr<const MappedFile>> MapNpy(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) {
     return absl::NotFoundError(StrCat(path, ": no such file"));
   }
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) return absl::InvalidArgumentError(StrCat(path, ": cannot be opened"));
-  const std::string bytes{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (stream.bad()) return absl::InvalidArgumentError(StrCat(path, ": cannot be read"));
-  return NpyFromBytes(bytes, path);
+  return MappedFile::Open(path);
+}
+
+}  // namespace
+
+absl::StatusOr<Tensor> NpyFromBytes(std::string_view bytes, std::string_view name) {
+  ASSIGN_OR_RETURN(const NpyContents contents, ContentsOf(bytes, name));
+  Tensor tensor(contents.type);
+  if (!contents.data.empty()) {
+    std::memcpy(tensor.data(), contents.data.data(), contents.data.size());
+  }
+  return tensor;
+}
+
+absl::StatusOr<NpyFile> NpyFile::Open(const std::string& path) {
+  ASSIGN_OR_RETURN(std::shared_ptr<const MappedFile> file, MapNpy(path));
+  ASSIGN_OR_RETURN(NpyContents contents, ContentsOf(file->text(), path));
+  const auto* data = reinterpret_cast<const uint8_t*>(contents.data.data());
+  return NpyFile(std::move(contents.type), std::move(file), data);
+}
+
+void NpyFile::Read(int64_t first, double scale, absl::Span<float> values) const {
+  // A block at a time, in aligned memory.
+  constexpr size_t kBlock = 512;
+  alignas(8) std::array<uint8_t, kBlock * sizeof(double)> block;
+  const size_t size = ByteSize(type_.dtype);
+  const uint8_t* from = data_ + static_cast<size_t>(first) * size;
+  for (size_t begin = 0; begin < values.size(); begin += kBlock) {
+    const size_t count = std::min(kBlock, values.size() - begin);
+    std::memcpy(block.data(), from + begin * size, count * size);
+    for (size_t i = 0; i < count; ++i) {
+      values[begin + i] = static_cast<float>(
+          ElementAsDouble(type_.dtype, block.data(), static_cast<int64_t>(i)) * scale);
+    }
+  }
+}
+
+absl::StatusOr<Tensor> ReadNpy(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<const MappedFile> file, MapNpy(path));
+  return NpyFromBytes(file->text(), path);
 }
 
 absl::Status WriteNpy(const std::string& path, const Tensor& tensor) {

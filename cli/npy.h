@@ -3,16 +3,21 @@
 //
 // Nothing in a file is trusted: header, shape and length are checked before memory is taken.
 //
-// Thread rule: pure functions.
+// Thread rule: pure functions; an NpyFile is immutable.
 
 #ifndef PENSTOCK_CLI_NPY_H_
 #define PENSTOCK_CLI_NPY_H_
 
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "cli/mapped_file.h"
 
 #include "base/tensor.h"
 
@@ -20,6 +25,26 @@ namespace penstock::cli {
 
 // Errors begin with `path`.
 absl::StatusOr<Tensor> ReadNpy(const std::string& path);
+
+// A .npy file that is read where it lies in a mapped file (mapped_file.h), so it may be larger than
+// the memory.
+class NpyFile {
+ public:
+  // Errors begin with `path`. Of the data, only bools are read.
+  static absl::StatusOr<NpyFile> Open(const std::string& path);
+
+  const TensorType& type() const { return type_; }
+  // Elements from `first` on, each times `scale`, rounded to f32.
+  void Read(int64_t first, double scale, absl::Span<float> values) const;
+
+ private:
+  NpyFile(TensorType type, std::shared_ptr<const MappedFile> file, const uint8_t* data)
+      : type_(std::move(type)), file_(std::move(file)), data_(data) {}
+
+  TensorType type_;
+  std::shared_ptr<const MappedFile> file_;
+  const uint8_t* data_;  // which need not be aligned
+};
 
 // bf16 has no type in numpy: it is written as f32. Replaces the file.
 absl::Status WriteNpy(const std::string& path, const Tensor& tensor);

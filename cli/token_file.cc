@@ -1,16 +1,8 @@
 #include "cli/token_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <string_view>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/memory/memory.h"
 #include "cli/files.h"
 
@@ -81,23 +73,11 @@ absl::StatusOr<TokenSpan> TokensOfNpy(const std::string& path, std::string_view 
 
 absl::StatusOr<std::shared_ptr<const TokenFile>> TokenFile::Open(const std::string& path,
                                                                  int width) {
-  const auto failed = [&path] {
-    return absl::InvalidArgumentError(StrCat(path, ": ", std::strerror(errno)));
-  };
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return failed();
-  const auto close_file = absl::MakeCleanup([file] { close(file); });
-  struct stat status = {};
-  if (fstat(file, &status) != 0) return failed();
-  if (!S_ISREG(status.st_mode)) return Refuse(path, "is no file");
-  if (status.st_size == 0) return Refuse(path, "is empty");
   auto opened = absl::WrapUnique(new TokenFile());
-  const auto size = static_cast<size_t>(status.st_size);
-  void* mapped = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
-  if (mapped == MAP_FAILED) return failed();
-  opened->mapped_ = mapped;
-  opened->mapped_bytes_ = size;
-  const std::string_view bytes(static_cast<const char*>(mapped), size);
+  ASSIGN_OR_RETURN(opened->file_, MappedFile::Open(path));
+  const std::string_view bytes = opened->file_->text();
+  if (bytes.empty()) return Refuse(path, "is empty");
+  const size_t size = bytes.size();
   if (bytes.substr(0, kNpyMagic.size()) == kNpyMagic) {
     ASSIGN_OR_RETURN(opened->tokens_, TokensOfNpy(path, bytes));
   } else if (HasSuffix(path, ".npy")) {
@@ -108,13 +88,9 @@ absl::StatusOr<std::shared_ptr<const TokenFile>> TokenFile::Open(const std::stri
           path, StrCat("has ", size, " bytes, no multiple of the ", width, " bytes of a token"));
     }
     opened->tokens_ =
-        TokenSpan(mapped, width, static_cast<int64_t>(size / static_cast<size_t>(width)));
+        TokenSpan(bytes.data(), width, static_cast<int64_t>(size / static_cast<size_t>(width)));
   }
   return std::shared_ptr<const TokenFile>(std::move(opened));
-}
-
-TokenFile::~TokenFile() {
-  if (mapped_ != nullptr) munmap(mapped_, mapped_bytes_);
 }
 
 }  // namespace penstock::cli

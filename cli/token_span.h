@@ -1,10 +1,12 @@
-// Tokens in memory, as bytes of text or as integers of a token file.
+// Tokens in memory, as bytes of text, which may lie in several places, or as integers of a token
+// file.
 //
 // Thread rule: a view; what it refers to outlives it. Concurrent reads are safe.
 
 #ifndef PENSTOCK_CLI_TOKEN_SPAN_H_
 #define PENSTOCK_CLI_TOKEN_SPAN_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -25,8 +27,17 @@ class TokenSpan {
   TokenSpan(const void* data, int width, int64_t size)
       : data_(static_cast<const uint8_t*>(data)), width_(width), size_(size) {}
 
+  // Bytes that lie in several places. Those of a piece are tokens from its `begin` on.
+  struct Piece {
+    const uint8_t* data = nullptr;
+    int64_t begin = 0;
+  };
+  // REQUIRES: the pieces are in their order, and the first one begins at 0.
+  TokenSpan(absl::Span<const Piece> pieces, int64_t size) : size_(size), pieces_(pieces) {}
+
   int64_t size() const { return size_; }
   int64_t operator[](int64_t i) const {
+    if (!pieces_.empty()) return ByteOfPieces(first_ + i);
     uint64_t token = 0;
     std::memcpy(&token, data_ + i * width_, static_cast<size_t>(width_));
     return static_cast<int64_t>(token);
@@ -35,6 +46,10 @@ class TokenSpan {
   // REQUIRES: limit >= 0.
   int64_t FindAtLeast(int64_t limit) const {
     const auto unsigned_limit = static_cast<uint64_t>(limit);
+    for (int64_t i = 0; !pieces_.empty() && i < size_; ++i) {
+      if ((*this)[i] >= limit) return i;
+    }
+    if (!pieces_.empty()) return -1;
     switch (width_) {
       case 1:
         return FindAtLeast<uint8_t>(unsigned_limit);
@@ -47,14 +62,29 @@ class TokenSpan {
     }
   }
   TokenSpan subspan(int64_t first, int64_t count) const {
-    return {data_ + first * width_, width_, count};
+    TokenSpan part = *this;
+    part.size_ = count;
+    part.first_ = first_ + first;
+    part.data_ = pieces_.empty() ? data_ + first * width_ : nullptr;
+    return part;
   }
   // The memory of the first tokens, at most `most` bytes.
-  absl::Span<const uint8_t> Head(int64_t most) const {
-    return {data_, static_cast<size_t>(size_ * width_ < most ? size_ * width_ : most)};
+  std::vector<uint8_t> Head(int64_t most) const {
+    const int64_t num_bytes = std::min(size_ * width_, most);
+    if (pieces_.empty()) return {data_, data_ + num_bytes};
+    std::vector<uint8_t> bytes;
+    for (int64_t i = 0; i < num_bytes; ++i) bytes.push_back(static_cast<uint8_t>((*this)[i]));
+    return bytes;
   }
 
  private:
+  int64_t ByteOfPieces(int64_t i) const {
+    const auto next =
+        std::upper_bound(pieces_.begin(), pieces_.end(), i,
+                         [](int64_t at, const Piece& piece) { return at < piece.begin; });
+    const Piece& piece = *(next - 1);
+    return piece.data[i - piece.begin];
+  }
   template <typename T>
   int64_t FindAtLeast(uint64_t limit) const {
     if (limit > std::numeric_limits<T>::max()) return -1;
@@ -80,6 +110,8 @@ class TokenSpan {
   const uint8_t* data_ = nullptr;
   int width_ = 1;
   int64_t size_ = 0;
+  absl::Span<const Piece> pieces_;  // instead of data_; empty: none
+  int64_t first_ = 0;               // of the tokens of the pieces
 };
 
 }  // namespace penstock::cli
