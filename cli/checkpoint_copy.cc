@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "cli/device_list.h"
 #include "cli/host_layout.h"
 
 #include "actors/cluster/device_range.h"
@@ -31,19 +33,62 @@ std::vector<uint32_t> FirstOfProcesses(const Job& job, uint32_t num_devices) {
   return first;
 }
 
-// Of the tiles that processes hold of a state.
-uint64_t BytesOfTiles(const planner::StatePlan& state,
-                      const std::vector<uint32_t>& first_of_processes, uint32_t first,
-                      uint32_t count) {
+// Adds the bytes of the tiles of a state, each to the first device of its process that holds it.
+void AddTiles(const planner::StatePlan& state, const std::vector<uint32_t>& first_of_processes,
+              std::vector<uint64_t>* bytes) {
   std::set<std::tuple<uint32_t, Shape, Shape>> tiles;  // process, offset and shape
-  uint64_t num_bytes = 0;
   for (const planner::StatePlacement& placement : state.placements) {
     const uint32_t process = first_of_processes[placement.device];
-    if (process - first >= count) continue;
     const bool is_new = tiles.emplace(process, placement.tile.offset, placement.tile.shape).second;
-    if (is_new) num_bytes += placement.tile.num_bytes();
+    if (is_new) (*bytes)[placement.device] += placement.tile.num_bytes();
   }
-  return num_bytes;
+}
+
+// Of each device; without checkpoints 0.
+std::vector<uint64_t> BytesOfDevices(const Job& job, const planner::Plan& plan) {
+  std::vector<uint64_t> bytes(plan.devices.size(), 0);
+  if (job.checkpoint.path.empty()) return bytes;
+  const std::vector<uint32_t> first_of_processes =
+      FirstOfProcesses(job, static_cast<uint32_t>(plan.devices.size()));
+  for (const planner::StatePlan& state : plan.states) AddTiles(state, first_of_processes, &bytes);
+  return bytes;
+}
+
+absl::StatusOr<std::vector<uint64_t>> BytesOfDevices(const Job& job,
+                                                     const planner::FoldedPlan& plan) {
+  if (!plan.is_folded()) return BytesOfDevices(job, plan.common);
+  std::vector<uint64_t> bytes(plan.num_devices(), 0);
+  if (job.checkpoint.path.empty()) return bytes;
+  const std::vector<uint32_t> first_of_processes = FirstOfProcesses(job, plan.num_devices());
+  // Layers have states of the same types, which lie alike in a stage: how many there are of each.
+  std::map<std::tuple<uint32_t, uint32_t, DType, Shape>, std::pair<uint32_t, uint64_t>> alike;
+  for (uint32_t i = 0; i < plan.states.size(); ++i) {
+    const TensorType& type = plan.common.states[i].type;
+    const auto [it, is_new] = alike.try_emplace(
+        {plan.states[i].stage, plan.states[i].sharding, type.dtype, type.shape}, i, 0);
+    ++it->second.second;
+  }
+  for (const auto& [key, states] : alike) {
+    ASSIGN_OR_RETURN(const planner::StatePlan state, planner::ExpandState(plan, states.first));
+    std::vector<uint64_t> of_one(plan.num_devices(), 0);
+    AddTiles(state, first_of_processes, &of_one);
+    for (size_t d = 0; d < bytes.size(); ++d) bytes[d] += states.second * of_one[d];
+  }
+  return bytes;
+}
+
+CheckpointCopies DivideByKind(const Job& job, std::vector<uint64_t> bytes) {
+  CheckpointCopies copies;
+  if (job.checkpoint.path.empty()) return copies;
+  const auto num_devices = static_cast<int64_t>(bytes.size());
+  const DeviceList devices = DeviceListOf(job, num_devices).value_or(DeviceList());
+  copies.host_bytes.resize(bytes.size(), 0);
+  copies.device_bytes = std::move(bytes);
+  for (size_t d = 0; d < copies.device_bytes.size(); ++d) {
+    if (devices.KindOf(static_cast<int64_t>(d)) == "cpu") continue;
+    std::swap(copies.device_bytes[d], copies.host_bytes[d]);
+  }
+  return copies;
 }
 
 // Of the states of a model as it is trained, each once.
@@ -83,40 +128,47 @@ absl::StatusOr<planner::Machine> WithoutCheckpointCopy(const Job& job, const gra
 
 uint64_t CheckpointCopyBytes(const Job& job, const planner::Plan& plan, uint32_t first,
                              uint32_t count) {
-  if (job.checkpoint.path.empty()) return 0;
-  const std::vector<uint32_t> first_of_processes =
-      FirstOfProcesses(job, static_cast<uint32_t>(plan.devices.size()));
-  uint64_t num_bytes = 0;
-  for (const planner::StatePlan& state : plan.states) {
-    num_bytes += BytesOfTiles(state, first_of_processes, first, count);
-  }
-  return num_bytes;
+  const std::vector<uint64_t> bytes = BytesOfDevices(job, plan);
+  const size_t begin = std::min<size_t>(first, bytes.size());
+  const size_t end = begin + std::min<size_t>(count, bytes.size() - begin);
+  return std::accumulate(bytes.begin() + static_cast<std::ptrdiff_t>(begin),
+                         bytes.begin() + static_cast<std::ptrdiff_t>(end), uint64_t{0});
 }
 
 absl::StatusOr<uint64_t> CheckpointCopyBytes(const Job& job, const planner::FoldedPlan& plan) {
-  if (job.checkpoint.path.empty()) return 0;
-  if (!plan.is_folded()) return CheckpointCopyBytes(job, plan.common);
-  const std::vector<uint32_t> first_of_processes = FirstOfProcesses(job, plan.num_devices());
-  // Layers have states of the same types, which lie alike in a stage.
-  std::map<std::tuple<uint32_t, uint32_t, DType, Shape>, uint64_t> known;
-  uint64_t num_bytes = 0;
-  for (uint32_t i = 0; i < plan.states.size(); ++i) {
-    const TensorType& type = plan.common.states[i].type;
-    const auto [it, is_new] = known.try_emplace(
-        {plan.states[i].stage, plan.states[i].sharding, type.dtype, type.shape}, 0);
-    if (is_new) {
-      ASSIGN_OR_RETURN(const planner::StatePlan state, planner::ExpandState(plan, i));
-      it->second = BytesOfTiles(state, first_of_processes, 0, UINT32_MAX);
+  ASSIGN_OR_RETURN(const std::vector<uint64_t> bytes, BytesOfDevices(job, plan));
+  return std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
+}
+
+CheckpointCopies CheckpointCopiesOf(const Job& job, const planner::Plan& plan) {
+  return DivideByKind(job, BytesOfDevices(job, plan));
+}
+
+absl::StatusOr<CheckpointCopies> CheckpointCopiesOf(const Job& job,
+                                                    const planner::FoldedPlan& plan) {
+  ASSIGN_OR_RETURN(std::vector<uint64_t> bytes, BytesOfDevices(job, plan));
+  return DivideByKind(job, std::move(bytes));
+}
+
+void AddCheckpointCopies(const CheckpointCopies& copies, const std::vector<int>& device_groups,
+                         planner::StepEstimate* estimate) {
+  const size_t num_groups = estimate->groups.size();
+  if (copies.device_bytes.empty() || num_groups == 0) return;
+  const size_t size = copies.device_bytes.size() / num_groups;
+  for (size_t g = 0; g < num_groups; ++g) {
+    const size_t place = g < device_groups.size() ? static_cast<size_t>(device_groups[g]) : g;
+    uint64_t most = 0;
+    for (size_t d = place * size; d < (place + 1) * size; ++d) {
+      most = std::max(most, copies.device_bytes[d] + copies.host_bytes[d]);
     }
-    num_bytes += it->second;
+    estimate->groups[g].memory.host += static_cast<double>(most);
   }
-  return num_bytes;
 }
 
 std::string CheckpointCopyNote(const Job& job, uint64_t num_bytes) {
   if (job.checkpoint.path.empty()) return "";
-  return StrCat("      ", FormatBytes(num_bytes),
-                " for the copies of states that go into checkpoints\n");
+  return StrCat("      with ", FormatBytes(num_bytes),
+                " in all for the copies of states that go into checkpoints\n");
 }
 
 }  // namespace penstock::cli

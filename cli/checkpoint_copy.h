@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "cli/job.h"
@@ -16,6 +17,7 @@
 #include "graph/training.h"
 #include "planner/plan/folded_plan.h"
 #include "planner/plan/plan.h"
+#include "planner/search/estimate.h"
 #include "planner/search/machine.h"
 
 namespace penstock::cli {
@@ -26,6 +28,21 @@ uint64_t CheckpointCopyBytes(const Job& job, const planner::Plan& plan, uint32_t
 
 // Of all processes, where the plan may be too large to expand.
 absl::StatusOr<uint64_t> CheckpointCopyBytes(const Job& job, const planner::FoldedPlan& plan);
+
+// The same for each device. A tile that several devices of a process hold is copied once, for the
+// first of them. Copies lie in the memory of the host: for a CPU, that of the device.
+struct CheckpointCopies {
+  std::vector<uint64_t> device_bytes = {};  // empty: no checkpoints
+  std::vector<uint64_t> host_bytes = {};    // of devices with a memory of their own
+};
+CheckpointCopies CheckpointCopiesOf(const Job& job, const planner::Plan& plan);
+absl::StatusOr<CheckpointCopies> CheckpointCopiesOf(const Job& job,
+                                                    const planner::FoldedPlan& plan);
+
+// Adds them to what each group of devices is predicted to need. `device_groups`: see
+// planner::CompileOptions.
+void AddCheckpointCopies(const CheckpointCopies& copies, const std::vector<int>& device_groups,
+                         planner::StepEstimate* estimate);
 
 // The machine without the memory for these copies, for a search of a strategy for `forward`, whose
 // plans are not there yet: each state is copied at least once, in equal parts on all devices. The

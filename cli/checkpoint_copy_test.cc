@@ -1,6 +1,9 @@
 #include "cli/checkpoint_copy.h"
 
 #include <cstdint>
+#include <numeric>
+#include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -54,6 +57,40 @@ TEST(CheckpointCopyTest, IsWhatProcessesCopy) {
                 CopiedBytes(plan, processes, half, num_devices));
     }
   }
+}
+
+TEST(CheckpointCopyTest, IsAPartOfTheMemoryOfDevicesOrHosts) {
+  const planner::FoldedPlan folded = FoldedTrainingPlan();
+  const planner::Plan plan = planner::ExpandPlan(folded).value();
+  for (const char* const kind : {"cpu", "emulated"}) {
+    Job job = JobOf(2);
+    job.cluster.device_kinds = {kind};
+    const CheckpointCopies copies = CheckpointCopiesOf(job, plan);
+    const CheckpointCopies of_folded = CheckpointCopiesOf(job, folded).value();
+    EXPECT_EQ(copies.device_bytes, of_folded.device_bytes);
+    EXPECT_EQ(copies.host_bytes, of_folded.host_bytes);
+    const bool is_cpu = std::string(kind) == "cpu";
+    const std::vector<uint64_t>& used = is_cpu ? copies.device_bytes : copies.host_bytes;
+    const std::vector<uint64_t>& unused = is_cpu ? copies.host_bytes : copies.device_bytes;
+    ASSERT_EQ(used.size(), plan.devices.size());
+    EXPECT_EQ(std::accumulate(used.begin(), used.end(), uint64_t{0}),
+              CheckpointCopyBytes(job, plan));
+    EXPECT_EQ(unused, std::vector<uint64_t>(plan.devices.size(), 0));
+  }
+}
+
+TEST(CheckpointCopyTest, IsAddedToWhatTheFullestDeviceOfAGroupNeeds) {
+  planner::StepEstimate estimate;
+  estimate.groups.resize(2);
+  const CheckpointCopies copies = {.device_bytes = {3, 5, 0, 2}, .host_bytes = {0, 0, 7, 0}};
+  AddCheckpointCopies(copies, {}, &estimate);
+  EXPECT_EQ(estimate.groups[0].memory.host, 5);
+  EXPECT_EQ(estimate.groups[1].memory.host, 7);
+  AddCheckpointCopies(copies, {1, 0}, &estimate);
+  EXPECT_EQ(estimate.groups[0].memory.host, 12);
+  EXPECT_EQ(estimate.groups[1].memory.host, 12);
+  AddCheckpointCopies({}, {}, &estimate);
+  EXPECT_EQ(estimate.groups[0].memory.host, 12);
 }
 
 TEST(CheckpointCopyTest, IsNothingWithoutCheckpoints) {

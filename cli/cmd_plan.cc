@@ -123,18 +123,22 @@ std::string ExplainShardings(const graph::Graph& graph) {
 }
 
 // A number for each device; of many, a row for each amount.
-nlohmann::json PeakMemory(const planner::FoldedPlan& plan) {
+nlohmann::json PeakMemory(const planner::FoldedPlan& plan, const CheckpointCopies& copies) {
   constexpr uint32_t kMaxListedDevices = 64;
+  const auto bytes_of = [&](uint32_t d) {
+    return plan.ProgramOnDevice(d).arena_bytes +
+           (copies.device_bytes.empty() ? 0 : copies.device_bytes[d]);
+  };
   nlohmann::json list = nlohmann::json::array();
   if (plan.num_devices() <= kMaxListedDevices) {
     for (uint32_t d = 0; d < plan.num_devices(); ++d) {
-      list.push_back(plan.ProgramOnDevice(d).arena_bytes);
+      list.push_back(bytes_of(d));
     }
     return list;
   }
   std::map<uint64_t, uint64_t> devices_by_bytes;
   for (uint32_t d = 0; d < plan.num_devices(); ++d) {
-    ++devices_by_bytes[plan.ProgramOnDevice(d).arena_bytes];
+    ++devices_by_bytes[bytes_of(d)];
   }
   for (const auto& [bytes, devices] : devices_by_bytes) {
     list.push_back({{"bytes", bytes}, {"devices", devices}});
@@ -240,11 +244,13 @@ absl::Status Plan(const Environment& environment, const Options& options) {
     RETURN_IF_ERROR(svg.status());
     RETURN_IF_ERROR(WriteTextFile(options.svg, *svg));
   }
+  ASSIGN_OR_RETURN(const uint64_t copy_bytes, CheckpointCopyBytes(job, plan));
+  ASSIGN_OR_RETURN(const CheckpointCopies copies, CheckpointCopiesOf(job, plan));
+  AddCheckpointCopies(copies, graph.device_groups, &estimate);
   environment.err << MemoryNote(graph, estimate);
   if (options.has_explanation) StrAppend(&explanation, ExplainPlan(graph, estimate));
   const double search_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
   if (!options.output.empty()) RETURN_IF_ERROR(planner::WritePlan(plan, options.output));
-  ASSIGN_OR_RETURN(const uint64_t copy_bytes, CheckpointCopyBytes(job, plan));
 
   if (options.is_json) {
     const planner::PlanCounts counts = planner::Count(plan);
@@ -257,7 +263,7 @@ absl::Status Plan(const Environment& environment, const Options& options) {
                            {"channels", counts.channels},
                            {"collectives", counts.collectives},
                            {"predicted_step_time_s", plan.common.predicted_step_s},
-                           {"predicted_peak_memory_bytes", PeakMemory(plan)},
+                           {"predicted_peak_memory_bytes", PeakMemory(plan, copies)},
                            {"checkpoint_copy_bytes", copy_bytes},
                            {"search_time_s", search_s},
                            {"unasked_gathers", GathersJson(gathers)}};
@@ -266,7 +272,7 @@ absl::Status Plan(const Environment& environment, const Options& options) {
     environment.out << DumpJson(json) << "\n";
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(const std::string summary, SummarizePlan(plan));
+  ASSIGN_OR_RETURN(const std::string summary, SummarizePlan(plan, copies));
   environment.out << explanation << summary << DescribeGathers(gathers)
                   << CheckpointCopyNote(job, copy_bytes) << "      compiled in "
                   << FormatSeconds(search_s) << "\n";

@@ -199,7 +199,7 @@ absl::Status Run(const Environment& environment_of_call, const RunOptions& optio
   }
   const auto num_devices = static_cast<int64_t>(program.plan.devices.size());
   environment.err << ProcessNote(job, std::min(job.cluster.processes, num_devices)) << program.text
-                  << SummarizePlan(program.plan)
+                  << SummarizePlan(program.plan, CheckpointCopiesOf(job, program.plan))
                   << CheckpointCopyNote(job, CheckpointCopyBytes(job, program.plan)) << start.note
                   << std::flush;
   if (options.is_dry) return ReportDryRun(environment, options, job, program.plan);

@@ -29,6 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::CommandLineFixture;
 using Outcome = CommandLineFixture::Outcome;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -376,7 +377,7 @@ TEST_F(CommandLineTest, OneIsNotSeveral) {
   ASSERT_EQ(Call({"plan", Path("job.toml"), "--strategy", "pp=2", "-o", Path("pp.plan")}).status,
             0);
   EXPECT_THAT(Call({"show", Path("pp.plan"), "--device", "0"}).out,
-              ::testing::AllOf(HasSubstr(" 1 actor "), Not(HasSubstr(" 1 actors"))));
+              AllOf(HasSubstr(" 1 actor "), Not(HasSubstr(" 1 actors"))));
   const Outcome devices =
       Call({"run", Path("job.toml"), "--set", "parallel.strategy=\"dp=1\"", "--devices", "2"});
   EXPECT_THAT(devices.err, HasSubstr("needs 1 device, "));
@@ -543,14 +544,28 @@ TEST_F(CommandLineTest, PlanCountsTheCopyForCheckpointsAsRunDoes) {
     plan.insert(plan.end(), more.begin(), more.end());
     const Outcome outcome = Call(plan);
     EXPECT_EQ(outcome.status, 0) << outcome.err;
-    const uint64_t bytes = nlohmann::json::parse(outcome.out)["checkpoint_copy_bytes"];
-    const std::string note = StrCat("\n      ", FormatBytes(bytes),
-                                    " for the copies of states that go into checkpoints\n");
+    const nlohmann::json json = nlohmann::json::parse(outcome.out);
+    const uint64_t bytes = json["checkpoint_copy_bytes"];
+    // They are a part of what devices are said to need.
+    std::vector<std::string> without = plan;
+    without.insert(without.end(), {"--set", "checkpoint.path=\"\""});
+    const nlohmann::json bare = nlohmann::json::parse(Call(without).out);
+    uint64_t difference = 0;
+    uint64_t most = 0;
+    for (size_t d = 0; d < json["predicted_peak_memory_bytes"].size(); ++d) {
+      const uint64_t needed = json["predicted_peak_memory_bytes"][d];
+      difference += needed - bare["predicted_peak_memory_bytes"][d].get<uint64_t>();
+      most = std::max(most, needed);
+    }
+    EXPECT_EQ(difference, bytes);
+    const std::string note = StrCat("\n      with ", FormatBytes(bytes),
+                                    " in all for the copies of states that go into checkpoints\n");
     plan.erase(plan.begin() + 1);
-    EXPECT_THAT(Call(plan).out, HasSubstr(note));
+    const std::string up_to = StrCat("up to ", FormatBytes(most), " a device");
+    EXPECT_THAT(Call(plan).out, AllOf(HasSubstr(note), HasSubstr(up_to)));
     std::vector<std::string> run = {"run", "--dry-run"};
     run.insert(run.end(), more.begin(), more.end());
-    EXPECT_THAT(Call(run).err, HasSubstr(note));
+    EXPECT_THAT(Call(run).err, AllOf(HasSubstr(note), HasSubstr(up_to)));
     return bytes;
   };
   const uint64_t whole = copied("dp=2", "1");
@@ -849,6 +864,29 @@ TEST_F(CommandLineTest, TheSearchLeavesRoomForCheckpoints) {
   const auto copied = checked["checkpoint_copy_bytes"].get<double>();
   EXPECT_GT(copied, 0);
   EXPECT_NEAR(static_cast<double>(with - without), copied, 0.1 * static_cast<double>(with));
+}
+
+// Between the memory that a training needs and that it needs with checkpoints: a strategy that the
+// user insists on has a note.
+TEST_F(CommandLineTest, ThePredictionCountsTheCopyForCheckpoints) {
+  const auto note = [this](int64_t memory, const std::string& checkpoints) {
+    Write("small.toml", StrCat("name = \"small\"\n[[kind]]\nname = \"small\"\nmemory_bytes = ",
+                               memory, "\nmemory_bytes_per_s = 1e9\n",
+                               "peak_flops_per_s = {f32 = 1e9}\n[[level]]\nname = \"host\"\n",
+                               "fan_out = 1\nbytes_per_s = 1e9\nlatency_s = 1e-6\n"));
+    const std::string job =
+        Write("small_job.toml", StrCat(Job(), "[cluster]\nfile = \"small.toml\"\n", checkpoints));
+    const Outcome outcome = Call({"plan", job, "--strategy", "dp=1"});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return outcome.err;
+  };
+  const std::string does_not_fit = "note: predicted not to fit into memory";
+  int64_t memory = 300'000;
+  while (memory < 10'000'000 && note(memory, "").find(does_not_fit) != std::string::npos) {
+    memory += memory / 20;
+  }
+  EXPECT_THAT(note(memory, ""), Not(HasSubstr(does_not_fit)));
+  EXPECT_THAT(note(memory, "[checkpoint]\npath = \"checkpoints\"\n"), HasSubstr(does_not_fit));
 }
 
 // The graph is correct, its inputs are not: a failure while running.

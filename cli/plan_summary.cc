@@ -34,12 +34,16 @@ CollectiveBuffers PeakCollectiveBuffers(const planner::Plan& plan,
 
 // `plan`: what is not of single devices, and their arenas.
 std::string Summarize(const planner::Plan& plan, const planner::PlanCounts& counts,
-                      const CollectiveBuffers& buffers) {
+                      const CollectiveBuffers& buffers, const CheckpointCopies& copies) {
+  const auto copied = [](const std::vector<uint64_t>& bytes, size_t d) {
+    return d < bytes.size() ? bytes[d] : 0;
+  };
   uint64_t peak = 0;
   uint64_t host_peak = 0;
-  for (const planner::DevicePlan& device : plan.devices) {
-    peak = std::max(peak, device.arena_bytes);
-    host_peak = std::max(host_peak, device.host_bytes);
+  for (size_t d = 0; d < plan.devices.size(); ++d) {
+    const planner::DevicePlan& device = plan.devices[d];
+    peak = std::max(peak, device.arena_bytes + copied(copies.device_bytes, d));
+    host_peak = std::max(host_peak, device.host_bytes + copied(copies.host_bytes, d));
   }
   std::string memory = StrCat(FormatBytes(peak), " a device");
   if (host_peak > 0) StrAppend(&memory, ", ", FormatBytes(host_peak), " on its host");
@@ -65,14 +69,15 @@ CollectiveBuffers PeakCollectiveBuffers(const planner::Plan& plan) {
   return PeakCollectiveBuffers(plan, devices);
 }
 
-std::string SummarizePlan(const planner::Plan& plan) {
-  return Summarize(plan, planner::Count(plan), PeakCollectiveBuffers(plan));
+std::string SummarizePlan(const planner::Plan& plan, const CheckpointCopies& copies) {
+  return Summarize(plan, planner::Count(plan), PeakCollectiveBuffers(plan), copies);
 }
 
-absl::StatusOr<std::string> SummarizePlan(const planner::FoldedPlan& plan) {
+absl::StatusOr<std::string> SummarizePlan(const planner::FoldedPlan& plan,
+                                          const CheckpointCopies& copies) {
   const std::vector<uint32_t> devices = planner::FirstOfPrograms(plan);
   ASSIGN_OR_RETURN(const planner::Plan some, planner::ExpandDevices(plan, devices));
-  return Summarize(some, planner::Count(plan), PeakCollectiveBuffers(some, devices));
+  return Summarize(some, planner::Count(plan), PeakCollectiveBuffers(some, devices), copies);
 }
 
 std::string SummarizeJob(const JobGraph& job) {

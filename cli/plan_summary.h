@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "cli/checkpoint_copy.h"
 #include "cli/job_graph.h"
 
 #include "planner/plan/folded_plan.h"
@@ -16,9 +17,10 @@
 
 namespace penstock::cli {
 
-// A few lines: layout, size, memory and predicted time.
-std::string SummarizePlan(const planner::Plan& plan);
-absl::StatusOr<std::string> SummarizePlan(const planner::FoldedPlan& plan);
+// A few lines: layout, size, memory and predicted time. `copies` is a part of the memory.
+std::string SummarizePlan(const planner::Plan& plan, const CheckpointCopies& copies = {});
+absl::StatusOr<std::string> SummarizePlan(const planner::FoldedPlan& plan,
+                                          const CheckpointCopies& copies = {});
 
 // "gpt, 3.2M parameters": one line, with how the strategy was chosen where the job left it open.
 std::string SummarizeJob(const JobGraph& job);
