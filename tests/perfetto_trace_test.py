@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
 sys.path.extend(str(path) for path in (ROOT / "build/python/lib").glob("python3*/site-packages"))
 
+MISSING = ""
 try:
     from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 except ImportError as error:
@@ -48,8 +49,6 @@ bytes = 0
 # A namespace in which the monotonic clock is this far ahead.
 AHEAD_S = 5000
 OTHER_CLOCK = ["unshare", "--time", "--monotonic", str(AHEAD_S), "--"]
-
-
 
 
 class Trace:

@@ -30,10 +30,10 @@ print(json.dumps({"missing": missing, "packages": packages}))
 """
 
 
-def run(*command, folder="/"):
+def run(*command, folder="/", timeout=280):
     """Standard output of a command; an assertion with all of its output if it fails."""
     done = subprocess.run([str(word) for word in command], cwd=folder, capture_output=True,
-                          text=True, timeout=280,
+                          text=True, timeout=timeout,
                           env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
