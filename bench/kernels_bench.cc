@@ -156,6 +156,66 @@ void RegisterNarrow() {
   Register("reduce_sum/1048576", "reduce_sum", first, {Whole({1 << 20})}, {Whole({})});
 }
 
+// A convolution and its gradients, of square images that are padded by half a kernel.
+void RegisterConvolution(int64_t batch, int64_t from, int64_t image, int64_t to, int64_t kernel,
+                         int64_t stride) {
+  const int64_t size = (image - 1) / stride + 1;
+  const double flops = 2.0 * static_cast<double>(batch * to * size * size * from * kernel * kernel);
+  const graph::Attributes attributes = {
+      {"strides", graph::AttrValue::Ints({stride, stride})},
+      {"padding", graph::AttrValue::Ints({kernel / 2, kernel / 2})}};
+  graph::Attributes of_input = attributes;
+  of_input.Set("plane", graph::AttrValue::Ints({image, image}));
+  graph::Attributes of_weight = attributes;
+  of_weight.Set("kernel", graph::AttrValue::Ints({kernel, kernel}));
+  const TileDesc x = Whole({batch, from, image, image});
+  const TileDesc w = Whole({to, from, kernel, kernel});
+  const TileDesc y = Whole({batch, to, size, size});
+  const std::string sizes = fmt::format("{}x{}x{}x{}_to_{}_{}x{}_by_{}", batch, from, image, image,
+                                        to, kernel, kernel, stride);
+  Register("conv2d/" + sizes, "conv2d", attributes, {x, w}, {y}, flops);
+  Register("conv2d_input_grad/" + sizes, "conv2d_input_grad", of_input, {w, y}, {x}, flops);
+  Register("conv2d_weight_grad/" + sizes, "conv2d_weight_grad", of_weight, {x, y}, {w}, flops);
+}
+
+// What else a step of resnet18 spends its time on.
+void RegisterImages(int64_t batch, int64_t channels, int64_t image) {
+  const TileDesc x = Whole({batch, channels, image, image});
+  const TileDesc pooled = Whole({batch, channels, (image + 1) / 2, (image + 1) / 2});
+  const TileDesc vector = Whole({channels});
+  graph::Attributes window = {{"window", graph::AttrValue::Ints({3, 3})},
+                              {"strides", graph::AttrValue::Ints({2, 2})},
+                              {"padding", graph::AttrValue::Ints({1, 1})}};
+  graph::Attributes of_plane = window;
+  of_plane.Set("plane", graph::AttrValue::Ints({image, image}));
+  const auto name = [&](const char* op) {
+    return fmt::format("{}/{}x{}x{}x{}", op, batch, channels, image, image);
+  };
+  Register(name("max_pool2d"), "max_pool2d", window, {x}, {pooled});
+  Register(name("max_pool2d_grad"), "max_pool2d_grad", window, {x, pooled}, {x});
+  Register(name("avg_pool2d"), "avg_pool2d", window, {x}, {pooled});
+  Register(name("avg_pool2d_grad"), "avg_pool2d_grad", of_plane, {pooled}, {x});
+  Register(name("batch_norm"), "batch_norm", {}, {x, vector, vector}, {x, vector, vector});
+  Register(name("batch_norm_grad"), "batch_norm_grad", {},
+           {x, x, vector, vector, vector, vector, vector}, {x});
+  Register(name("batch_norm_weight_grad"), "batch_norm_weight_grad", {}, {x, x, vector, vector},
+           {vector, vector});
+  Register(name("relu"), "relu", {}, {x}, {x});
+}
+
+// The layers of resnet18, each size once.
+void RegisterResnet18(int64_t batch) {
+  RegisterConvolution(batch, 3, 224, 64, 7, 2);
+  RegisterImages(batch, 64, 112);
+  for (int64_t channels = 64, image = 56; channels <= 512; channels *= 2, image /= 2) {
+    RegisterConvolution(batch, channels, image, channels, 3, 1);
+    RegisterImages(batch, channels, image);
+    if (channels == 512) break;
+    RegisterConvolution(batch, channels, image, 2 * channels, 3, 2);
+    RegisterConvolution(batch, channels, image, 2 * channels, 1, 2);
+  }
+}
+
 }  // namespace
 
 void RegisterKernelBenchmarks() {
@@ -172,6 +232,7 @@ void RegisterKernelBenchmarks() {
   RegisterAttention(16, 128, 12, 64);
   RegisterAttention(2, 1024, 12, 64);
   RegisterAttention(2, 1024, 6, 128);
+  RegisterResnet18(8);
 }
 
 }  // namespace penstock::bench
