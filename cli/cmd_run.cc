@@ -55,8 +55,13 @@ absl::Status CheckProcesses(const RunOptions& options, const Job& job, const pla
 
 // A run does not end in the loss of what it was for.
 absl::Status CheckOutputs(const RunOptions& options) {
-  if (options.trace_every.has_value() && options.trace.empty() && options.svg.empty() &&
-      options.report.empty()) {
+  const bool has_traced_output =
+      !options.trace.empty() || !options.svg.empty() || !options.report.empty();
+  if (options.trace_every == 0 && has_traced_output) {
+    return absl::InvalidArgumentError(
+        "--trace-every 0: records no step, but --trace, --svg and --report need some");
+  }
+  if (options.trace_every.value_or(0) > 0 && !has_traced_output) {
     return absl::InvalidArgumentError(
         "--trace-every: nothing is traced; give --trace, --svg or --report with it");
   }
@@ -268,9 +273,11 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
                           " events of each device (F.json: a Chrome trace)"))
       ->option_text("FILE");
   command
-      ->add_option("--trace-every", options->trace_every,
-                   "Record the first step and every N-th step after it (1)")
-      ->check(AtLeast(1))
+      ->add_option(
+          "--trace-every", options->trace_every,
+          "Record the first step and every N-th step after it (1). 0 records none, not even "
+          "the few of which the summary tells the critical path")
+      ->check(AtLeast(0))
       ->option_text("N");
   command
       ->add_option("--svg", options->svg, "Write a drawing of the phases of the last traced step")

@@ -284,8 +284,7 @@ TEST_F(CmdRunOptionsTest, AWrongStrategyIsQuotedOnce) {
 
 TEST_F(CmdRunOptionsTest, NumbersThatAreTooSmallAreRefusedInAShortLine) {
   for (const auto& [option, value] :
-       {std::pair("--devices", "0"), std::pair("--procs", "0"), std::pair("--procs", "-3"),
-        std::pair("--trace-every", "0")}) {
+       {std::pair("--devices", "0"), std::pair("--procs", "0"), std::pair("--procs", "-3")}) {
     const Outcome outcome = Call({"run", Path("job.toml"), option, value});
     EXPECT_EQ(outcome.status, 2);
     EXPECT_THAT(outcome.err, HasSubstr(StrCat(option, ": must be at least 1, not ", value, "\n")));
@@ -296,6 +295,11 @@ TEST_F(CmdRunOptionsTest, NumbersThatAreTooSmallAreRefusedInAShortLine) {
 }
 
 TEST_F(CmdRunOptionsTest, TraceEveryWantsATrace) {
+  EXPECT_THAT(Call({"run", Path("job.toml"), "--trace-every", "-1"}).err,
+              HasSubstr("--trace-every: must be at least 0, not -1"));
+  const Outcome none = Call({"run", Path("job.toml"), "--trace-every", "0", "--trace", Path("t")});
+  EXPECT_EQ(none.status, 2);
+  EXPECT_THAT(none.err, HasSubstr("--trace-every 0: records no step, but --trace"));
   const Outcome outcome = Call({"run", Path("job.toml"), "--trace-every", "3"});
   EXPECT_EQ(outcome.status, 2);
   EXPECT_THAT(outcome.err, HasSubstr("give --trace, --svg or --report with it"));

@@ -157,6 +157,10 @@ TEST_F(CmdRunTest, TellsTheCriticalPathOfSampledSteps) {
   EXPECT_FALSE(summary.contains("traced_steps"));
   EXPECT_THAT(call({"--set", "parallel.strategy=\"dp=1\"", "--devices", "1"}),
               Not(HasSubstr("path:")));
+  // Nothing is recorded.
+  const std::string off = call({"--trace-every", "0"});
+  EXPECT_THAT(off, Not(HasSubstr("path:")));
+  EXPECT_THAT(off, Not(HasSubstr("replayed bound")));
 }
 
 // Of 4096 micro-batches, a few steps fill what a device keeps.

@@ -117,7 +117,8 @@ class JobRun {
     session_options_.reserves_state_copy = !job.checkpoint.path.empty();
     session_options_.states = start_.states;
     is_trace_wanted_ = !options.trace.empty() || !options.svg.empty() || !options.report.empty();
-    session_options_.trace = is_trace_wanted_ || IsSampled(plan_);
+    session_options_.trace =
+        is_trace_wanted_ || (IsSampled(plan_) && options.trace_every.value_or(1) > 0);
     session_options_.trace_every = is_trace_wanted_
                                        ? options.trace_every.value_or(1)
                                        : std::max(job.train.steps / kSampledSteps, int64_t{1});
