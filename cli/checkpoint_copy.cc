@@ -129,10 +129,13 @@ absl::StatusOr<planner::Machine> WithoutCheckpointCopy(const Job& job, const gra
 uint64_t CheckpointCopyBytes(const Job& job, const planner::Plan& plan, uint32_t first,
                              uint32_t count) {
   const std::vector<uint64_t> bytes = BytesOfDevices(job, plan);
-  const size_t begin = std::min<size_t>(first, bytes.size());
-  const size_t end = begin + std::min<size_t>(count, bytes.size() - begin);
-  return std::accumulate(bytes.begin() + static_cast<std::ptrdiff_t>(begin),
-                         bytes.begin() + static_cast<std::ptrdiff_t>(end), uint64_t{0});
+  const std::vector<uint32_t> first_of_processes =
+      FirstOfProcesses(job, static_cast<uint32_t>(bytes.size()));
+  uint64_t num_bytes = 0;
+  for (size_t d = 0; d < bytes.size(); ++d) {
+    if (first_of_processes[d] - first < count) num_bytes += bytes[d];
+  }
+  return num_bytes;
 }
 
 absl::StatusOr<uint64_t> CheckpointCopyBytes(const Job& job, const planner::FoldedPlan& plan) {
