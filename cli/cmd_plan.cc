@@ -247,7 +247,9 @@ absl::Status Plan(const Environment& environment, const Options& options) {
   ASSIGN_OR_RETURN(const uint64_t copy_bytes, CheckpointCopyBytes(job, plan));
   ASSIGN_OR_RETURN(const CheckpointCopies copies, CheckpointCopiesOf(job, plan));
   AddCheckpointCopies(copies, graph.device_groups, &estimate);
-  environment.err << MemoryNote(graph, estimate);
+  std::string note = MemoryNote(graph, estimate);
+  if (note.empty() && graph.machine.has_value()) note = MemoryNote(*graph.machine, plan);
+  environment.err << note;
   if (options.has_explanation) StrAppend(&explanation, ExplainPlan(graph, estimate));
   const double search_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
   if (!options.output.empty()) RETURN_IF_ERROR(planner::WritePlan(plan, options.output));

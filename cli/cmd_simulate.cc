@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "cli/compile_job.h"
 #include "cli/environment.h"
+#include "cli/explain.h"
 #include "cli/files.h"
 #include "cli/job.h"
 #include "cli/job_graph.h"
@@ -116,6 +117,7 @@ absl::StatusOr<Simulated> CompileJob(const Environment& environment, const Optio
   ASSIGN_OR_RETURN(planner::FoldedPlan plan,
                    CompileFoldedGraph(environment.registries, std::move(graph.graph), settings));
   ASSIGN_OR_RETURN(planner::Machine machine, MachineOf(job, graph.num_devices));
+  environment.err << MemoryNote(machine, plan);
   return Simulated{std::move(plan), std::move(machine)};
 }
 

@@ -840,6 +840,9 @@ latency_s = 1e-6
   const Outcome given = Call({"plan", job, "--strategy", "dp=2"});
   EXPECT_EQ(given.status, 0) << given.err;
   EXPECT_THAT(given.err, HasSubstr("note: predicted not to fit into memory: a device needs "));
+  const Outcome simulated = Call({"simulate", job, "--strategy", "dp=2"});
+  EXPECT_EQ(simulated.status, 0) << simulated.err;
+  EXPECT_THAT(simulated.err, HasSubstr("note: the plan does not fit into memory: device 0 needs "));
 }
 
 // The copies of states that go into checkpoints need room, too.

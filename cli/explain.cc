@@ -7,12 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
 #include "base/counted.h"
 #include "base/format.h"
 #include "base/strings.h"
+#include "planner/fit.h"
 #include "planner/search/explain_candidate.h"
 #include "planner/search/search.h"
 
@@ -387,6 +389,17 @@ std::string MemoryNote(const JobGraph& job, const StepEstimate& estimate) {
   if (estimate.groups.empty() || estimate.fits()) return "";
   const Candidate candidate = CandidateOf(job, estimate);
   return StrCat("note: predicted not to fit into memory: ", planner::WhatLimits(candidate), "\n");
+}
+
+std::string MemoryNote(const planner::Machine& machine, const planner::FoldedPlan& plan) {
+  if (plan.num_devices() > machine.cluster.num_devices()) return "";
+  std::vector<uint64_t> memory_bytes;
+  for (uint32_t device = 0; device < plan.num_devices(); ++device) {
+    memory_bytes.push_back(static_cast<uint64_t>(machine.cluster.KindOf(device).memory_bytes));
+  }
+  const absl::Status fits = planner::CheckFits(plan, memory_bytes);
+  if (fits.ok()) return "";
+  return StrCat("note: the plan does not fit into memory: ", ToStd(fits.message()), "\n");
 }
 
 }  // namespace penstock::cli

@@ -11,7 +11,9 @@
 #include "cli/job_graph.h"
 #include "nlohmann/json_fwd.hpp"
 
+#include "planner/plan/folded_plan.h"
 #include "planner/search/estimate.h"
+#include "planner/search/machine.h"
 
 namespace penstock::cli {
 
@@ -24,6 +26,9 @@ nlohmann::json ExplainPlanJson(const JobGraph& job, const planner::StepEstimate&
 
 // "note: ..." where the plan is predicted not to fit into the memory of its devices; else empty.
 std::string MemoryNote(const JobGraph& job, const planner::StepEstimate& estimate);
+
+// Likewise, of what the plan itself says that a device needs.
+std::string MemoryNote(const planner::Machine& machine, const planner::FoldedPlan& plan);
 
 }  // namespace penstock::cli
 

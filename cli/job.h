@@ -24,6 +24,7 @@
 #include "graph/models/model.h"
 #include "graph/training.h"
 #include "planner/cluster/cluster_model.h"
+#include "planner/strategy/recompute.h"
 
 namespace penstock::cli {
 
@@ -102,7 +103,8 @@ struct Job {
     std::string schedule = "1f1b";  // a policy, or the path of a CSV file
     int64_t chunks = 0;             // a pipeline stage; 0: as the strategy or the schedule says
     bool split_backward = false;    // also if the schedule wants it
-    std::vector<graph::SplitHint> hints;  // shardings that are stated for values
+    std::optional<planner::Recompute> recompute;  // default: as the strategy says, or is chosen
+    std::vector<graph::SplitHint> hints;          // shardings that are stated for values
   } parallel;
 
   struct Metrics {

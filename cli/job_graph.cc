@@ -205,6 +205,7 @@ absl::StatusOr<planner::SearchResult> SearchStrategy(const Registries& registrie
   // A job that gives both its strategy and the kinds of devices means which stage is on which kind.
   problem.keeps_group_order = given.has_value() && ListsDeviceKinds(job);
   problem.splits_weight_gradients = job.parallel.split_backward;
+  problem.recompute = job.parallel.recompute;
   const DType precision = IsHalf(job.train.dtype) ? job.train.dtype : DType::kF32;
   problem.lower = [passes =
                        planner::EstimatePasses(registries.ops, precision)](graph::Graph& graph) {
@@ -250,6 +251,13 @@ absl::Status LayOutByStages(const Job& job, bool has_strategy, JobGraph& result)
         absl::InvalidArgumentError(StrCat(job.model.file,
                                           " is laid out by the meshes of its stages; write the "
                                           "shardings there")));
+  }
+  if (job.parallel.recompute.value_or(planner::Recompute::kNone) != planner::Recompute::kNone) {
+    return AtKey(
+        job, {"parallel.recompute"},
+        absl::InvalidArgumentError(StrCat(job.model.file,
+                                          " is laid out by the meshes of its stages, which are "
+                                          "not recomputed; leave it out")));
   }
   RETURN_IF_ERROR(planner::FollowStages(result.graph));
   std::vector<const graph::Mesh*> mesh_of_stage;
@@ -332,7 +340,8 @@ absl::Status LayOutByMesh(const Job& job, const std::optional<Strategy>& given,
                          "; change the mesh, or leave the strategy \"auto\""));
   }
   // Of a strategy, what no mesh says.
-  const Strategy strategy = given.value_or(Strategy());
+  Strategy strategy = given.value_or(Strategy());
+  RETURN_IF_ERROR(SetRecompute(job, &strategy));
   if (strategy.splits_by_cost) {
     return refuse(StrCat("splits = cost: ", job.model.file, " is laid out by its mesh ", mesh.name,
                          "; leave out either"));
@@ -446,6 +455,7 @@ absl::Status LayOutByStrategy(const Job& job, const Choice& choice, const planne
   if (strategy.splits_by_cost) {
     planner::SplitOptions options;
     options.machine = &*result.machine;
+    options.hints = hints;
     options.num_groups = static_cast<int>(strategy.pp);
     options.runs.assign(runs.begin(), runs.end());
     RETURN_IF_ERROR(
@@ -473,6 +483,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   if (!parsed.ok()) return AtKey(job, {"parallel.strategy"}, parsed.status());
   std::optional<Strategy>& given = *parsed;
   if (given.has_value() && given->pp > 1) RETURN_IF_ERROR(SetChunks(job, policy, &*given));
+  if (given.has_value()) RETURN_IF_ERROR(SetRecompute(job, &*given));
   if (!given.has_value() && policy.needs().placement == planner::Placement::kBidirectional) {
     return AtKey(job, {"parallel.schedule"},
                  absl::InvalidArgumentError(

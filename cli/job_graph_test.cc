@@ -4,10 +4,16 @@
 #include <string>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+#include "base/strings.h"
 
 namespace penstock::cli {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A GPT of eight layers on two hosts with a device each, a stage of the pipeline on each.
 Job PipelineOverTwoHosts() {
@@ -55,6 +61,31 @@ TEST(JobGraphTest, HostsThatAreAlikeNeedNoSearch) {
   const std::vector<size_t> unmeasured = ProductsOnHosts(job);
   job.cluster.host_speeds = {1, 1};
   EXPECT_EQ(ProductsOnHosts(job), unmeasured);
+}
+
+// What the strategy of a small GPT is with these keys of [parallel], or the error.
+std::string StrategyWith(const std::string& keys) {
+  absl::StatusOr<Job> job =
+      ParseJob(StrCat("[model]\nname = \"gpt\"\nlayers = 4\nwidth = 32\nheads = 2\ncontext = 16\n"
+                      "[train]\nbatch = 8\n[cluster]\ndevices = 2\nthreads = 1\n[parallel]\n",
+                      keys),
+               "job.toml", ".", {});
+  if (!job.ok()) return job.status().ToString();
+  const absl::StatusOr<JobGraph> graph = BuildJobGraph(BuiltinRegistries(), *job);
+  return graph.ok() ? graph->strategy : graph.status().ToString();
+}
+
+TEST(JobGraphTest, RecomputationIsAKeyOfItsOwn) {
+  EXPECT_EQ(StrategyWith("strategy = \"dp=2\"\nrecompute = \"full\"\n"),
+            "dp=2,tp=1,pp=1,recompute=full");
+  EXPECT_EQ(StrategyWith("strategy = \"dp=2,recompute=full\"\nrecompute = \"auto\"\n"),
+            "dp=2,tp=1,pp=1,recompute=full");
+  EXPECT_THAT(StrategyWith("strategy = \"dp=2,recompute=full\"\nrecompute = \"none\"\n"),
+              HasSubstr("recompute = none, but the strategy has recompute = full"));
+  // The search keeps to it, where nothing asks for recomputation and where it would be chosen.
+  EXPECT_THAT(StrategyWith("recompute = \"selective\"\n"), HasSubstr("recompute=selective"));
+  EXPECT_THAT(StrategyWith("recompute = \"auto\"\n"), Not(HasSubstr("recompute")));
+  EXPECT_THAT(StrategyWith("recompute = \"some\"\n"), HasSubstr("unknown value \"some\""));
 }
 
 }  // namespace

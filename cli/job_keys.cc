@@ -530,6 +530,16 @@ const std::vector<Key>& Keys() {
        "Chunks of the model on each pipeline stage, like vpp in parallel.strategy (what the "
        "schedule needs)",
        Integer([](Job& j) { return &j.parallel.chunks; }, 1, planner::kMaxChunks)},
+      {"parallel.recompute",
+       "What the backward pass computes again instead of keeping it: \"none\", \"selective\", "
+       "\"full\", or \"auto\": what the strategy says, or what the strategy \"auto\" chooses "
+       "(\"auto\")",
+       Choice([](Job& j) { return &j.parallel.recompute; },
+              std::vector<std::pair<std::string_view, std::optional<planner::Recompute>>>{
+                  {"none", planner::Recompute::kNone},
+                  {"selective", planner::Recompute::kSelective},
+                  {"full", planner::Recompute::kFull},
+                  {"auto", std::nullopt}})},
       {"parallel.split_backward",
        "Whether backward phases are split into input gradients (B) and weight gradients (W) (true "
        "if the schedule needs it)",

@@ -59,6 +59,20 @@ absl::StatusOr<planner::PolicyRegistry> PoliciesOf(const Registries& registries,
                    "; known: ", StrJoin(names, ", "), ", or a file that ends in .csv or .so")));
 }
 
+absl::Status SetRecompute(const Job& job, planner::Strategy* strategy) {
+  if (!job.parallel.recompute.has_value()) return absl::OkStatus();
+  const planner::Recompute recompute = *job.parallel.recompute;
+  if (strategy->recompute != planner::Recompute::kNone && strategy->recompute != recompute) {
+    return AtKey(job, {"parallel.recompute"},
+                 absl::InvalidArgumentError(StrCat(
+                     "recompute = ", planner::Name(recompute),
+                     ", but the strategy has recompute = ", planner::Name(strategy->recompute),
+                     "; leave out either")));
+  }
+  strategy->recompute = recompute;
+  return absl::OkStatus();
+}
+
 absl::Status SetChunks(const Job& job, const planner::Policy& policy, planner::Strategy* strategy) {
   const planner::PolicyNeeds needs = policy.needs();
   const int64_t chunks = job.parallel.chunks;

@@ -32,6 +32,9 @@ absl::StatusOr<std::unique_ptr<const planner::Policy>> ReadPolicyFile(const std:
 // key, or into the file.
 absl::StatusOr<planner::PolicyRegistry> PoliciesOf(const Registries& registries, const Job& job);
 
+// Gives the strategy what parallel.recompute says. An error: it says something else itself.
+absl::Status SetRecompute(const Job& job, planner::Strategy* strategy);
+
 // Gives the strategy as many chunks a pipeline stage as the job or its policy says. Errors: that
 // contradicts the strategy or the policy.
 absl::Status SetChunks(const Job& job, const planner::Policy& policy, planner::Strategy* strategy);

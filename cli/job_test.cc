@@ -62,6 +62,8 @@ dtype = "f64"
 strategy = "dp=2,tp=2"
 microbatches = 4
 schedule = "gpipe"
+recompute = "full"
+chunks = 2
 [cluster]
 devices = 4
 processes = 1
@@ -82,6 +84,8 @@ threads = 2
   EXPECT_EQ(job->parallel.strategy, "dp=2,tp=2");
   EXPECT_EQ(job->parallel.microbatches, 4);
   EXPECT_EQ(job->parallel.schedule, "gpipe");
+  EXPECT_EQ(job->parallel.recompute, planner::Recompute::kFull);
+  EXPECT_EQ(job->parallel.chunks, 2);
   EXPECT_EQ(job->cluster.devices, 4);
   EXPECT_EQ(job->cluster.threads, 2);
 }

@@ -110,6 +110,7 @@ absl::Status Apply(const LaidOut& layout, int64_t microbatches, absl::Span<const
   if (strategy.splits_by_cost) {
     planner::SplitOptions split;
     split.machine = machine;
+    split.hints = options.splits;
     split.num_groups = static_cast<int>(strategy.pp);
     split.runs.assign(runs.begin(), runs.end());
     RETURN_IF_ERROR(planner::SplitByCost(strategy, split, graph));

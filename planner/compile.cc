@@ -18,7 +18,6 @@
 #include "base/half.h"
 #include "base/status_macros.h"
 #include "graph/text.h"
-#include "planner/fit.h"
 #include "planner/lower/lower_to_plan.h"
 #include "planner/plan/verify_folded_plan.h"
 #include "planner/search/stage_work.h"
@@ -265,7 +264,6 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
                                   {.most_observed = 1, .aggregates = true}));
     plan.predicted_step_s = simulation.step_s;
   }
-  if (!options.memory_bytes.empty()) RETURN_IF_ERROR(CheckFits(folded, options.memory_bytes));
   return folded;
 }
 

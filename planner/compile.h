@@ -59,8 +59,6 @@ struct CompileOptions {
   // Devices of each host for which collectives are chosen: they lie on the hosts in blocks, in this
   // order. Empty: all on one. The plan runs on any others too.
   std::vector<uint32_t> host_devices;
-  // Memory of each device; empty: not checked.
-  std::vector<uint64_t> memory_bytes;
   // Where the plan is to run. Its step is predicted for it (search/estimate.h; of a bidirectional
   // pipeline by a simulation); without one, from the constants of lower_to_plan.h.
   const Machine* machine = nullptr;

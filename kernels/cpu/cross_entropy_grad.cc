@@ -8,6 +8,8 @@ namespace {
 // tile's offset.
 template <typename T>
 class CrossEntropyGrad : public CpuKernel {
+  using A = Arith<T>;
+
  public:
   CrossEntropyGrad(const KernelSpec& spec, Device& device)
       : CpuKernel(spec, device), rows_(RowsOf(spec.inputs[0])) {}
@@ -18,20 +20,22 @@ class CrossEntropyGrad : public CpuKernel {
     const IndexReader labels(args.inputs[1], spec_.inputs[1].dtype);
     RETURN_IF_ERROR(CheckIndices(spec_.op, labels, rows_.count, GlobalExtent(tile, last)));
     const int64_t first = TileBegin(tile, last, args.microbatch);
-    const T* max = Input<T>(args, 2);
-    const T* log_sum = Input<T>(args, 3);
-    const T* dloss = Input<T>(args, 4);
+    const A* max = Input<A>(args, 2);
+    const A* log_sum = Input<A>(args, 3);
+    const A* dloss = Input<A>(args, 4);
     pool_.ParallelFor(rows_.count, GrainRows(rows_.size), [&](int64_t begin, int64_t end, int) {
       for (int64_t row = begin; row < end; ++row) {
         T* dx = Output<T>(args, 0) + row * rows_.size;
         const auto m = Splat(max[row]);
         const auto l = Splat(log_sum[row]);
         const auto d = Splat(dloss[row]);
-        Map(
-            rows_.size, [&](auto v) { return d * Exp(v - m - l); }, dx,
-            Input<T>(args, 0) + row * rows_.size);
+        const T* x = Input<T>(args, 0) + row * rows_.size;
+        const auto gradient = [&](auto v) { return d * Exp(v - m - l); };
         const int64_t at = labels[row] - first;
-        if (at >= 0 && at < rows_.size) dx[at] -= dloss[row];
+        const bool is_here = at >= 0 && at < rows_.size;
+        const Vec<T> of_label = gradient(Splat(is_here ? Widened(x[at]) : A{}));  // x may be dx
+        Map(rows_.size, gradient, dx, x);
+        if (is_here) StorePart(dx + at, of_label - d, 1);
       }
     });
     return absl::OkStatus();
@@ -43,7 +47,7 @@ class CrossEntropyGrad : public CpuKernel {
 
 KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
   RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[1].dtype));
-  return CreateKernel<CrossEntropyGrad, Floats>(spec, device, stream);
+  return CreateKernel<CrossEntropyGrad, AllFloats>(spec, device, stream);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "base/half.h"
 #include "kernels/cpu/cpu_kernel.h"
 #include "kernels/cpu/simd.h"
 
@@ -37,6 +38,16 @@ inline void Map(int64_t count, F f, T* out, const In*... in) {
     if (i < count) StorePart<T>(out + i, f(LoadPart(in + i, count - i)...), count - i);
   } else {
     for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(f(in[i]...));
+  }
+}
+
+// A value as kernels compute with it.
+template <typename T>
+inline Arith<T> Widened(T value) {
+  if constexpr (kIsHalf<T>) {
+    return ToFloat(value);
+  } else {
+    return value;
   }
 }
 

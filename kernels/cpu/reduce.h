@@ -11,7 +11,7 @@
 //   FoldLanes(vector)     the reduction of a vector's elements,
 //   Finish<T>(result, count) the result in T, with the global number of reduced elements.
 // Sums of floats, marked by kIsSum, go by sum.h instead, and Finish gets a double. Sums of floats
-// of 16 bits are f32.
+// of 16 bits are f32; other results are of the operand's type.
 //
 // Thread rule: as kernel.h. Invariant: the order of folding does not depend on the threads.
 
@@ -77,18 +77,19 @@ class OffsetWalk {
 
 // R over count contiguous elements, starting from `partial`.
 template <typename T, typename R>
-T FoldRow(const T* x, int64_t count, T partial) {
-  if constexpr (std::is_floating_point_v<T>) {
+Arith<T> FoldRow(const T* x, int64_t count, Arith<T> partial) {
+  if constexpr (kHasVectors<T>) {
+    const Arith<T> initial = R::template Initial<Arith<T>>();
     // Four vectors hide the latency of a fold.
     Vec<T> lanes[4];
-    for (Vec<T>& lane : lanes) lane = Splat(R::template Initial<T>());
+    for (Vec<T>& lane : lanes) lane = Splat(initial);
     int64_t i = 0;
     for (; i + 4 * kLanes<T> <= count; i += 4 * kLanes<T>) {
       for (int v = 0; v < 4; ++v) lanes[v] = R::Fold(lanes[v], Load(x + i + v * kLanes<T>));
     }
     for (; i + kLanes<T> <= count; i += kLanes<T>) lanes[0] = R::Fold(lanes[0], Load(x + i));
     if (i < count) {
-      lanes[1] = R::Fold(lanes[1], LoadPart(x + i, count - i, R::template Initial<T>()));
+      lanes[1] = R::Fold(lanes[1], LoadPart(x + i, count - i, initial));
     }
     const Vec<T> all = R::Fold(R::Fold(lanes[0], lanes[1]), R::Fold(lanes[2], lanes[3]));
     return R::Fold(Splat(partial), Splat(R::FoldLanes(all)))[0];
@@ -116,13 +117,16 @@ class ReduceKernel : public CpuKernel {
 
  private:
   static constexpr bool kSumsFloats = R::kIsSum && kHasVectors<T>;
-  static_assert(kSumsFloats || !kIsHalf<T>);
-  using Partial = std::conditional_t<kSumsFloats, double, T>;
-  using To = Arith<T>;
+  using Partial = std::conditional_t<kSumsFloats, double, Arith<T>>;
+  using To = std::conditional_t<kSumsFloats, Arith<T>, T>;
 
   void Put(int64_t count, const Partial* partial, bool adds, To* y) const {
     const int64_t reduced = plan_.global_count;
-    if (adds) {
+    if constexpr (kIsHalf<To>) {  // never a sum
+      for (int64_t i = 0; i < count; ++i) {
+        y[i] = FromFloat<To>(R::template Finish<float>(partial[i], reduced));
+      }
+    } else if (adds) {
       for (int64_t i = 0; i < count; ++i) {
         y[i] =
             static_cast<To>(Wrapping(y[i]) + Wrapping(R::template Finish<To>(partial[i], reduced)));

@@ -29,7 +29,7 @@ struct MaxReduction {
 }  // namespace
 
 KernelDef ReduceMaxKernel() {
-  KernelDef def = ElementwiseDef<ReduceKernel, Numbers>(MaxReduction());
+  KernelDef def = ElementwiseDef<ReduceKernel, NumbersAndHalves>(MaxReduction());
   def.can_alias = nullptr;
   return def;
 }

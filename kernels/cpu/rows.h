@@ -14,8 +14,8 @@ namespace penstock::kernels {
 
 // Largest of count elements, NaN when one is; -inf when there is none.
 template <typename T>
-inline T MaxOf(int64_t count, const T* x) {
-  const T lowest = -std::numeric_limits<T>::infinity();
+inline Arith<T> MaxOf(int64_t count, const T* x) {
+  const Arith<T> lowest = -std::numeric_limits<Arith<T>>::infinity();
   Vec<T> max = Splat(lowest);
   int64_t i = 0;
   for (; i + kLanes<T> <= count; i += kLanes<T>) max = Max(max, Load(x + i));

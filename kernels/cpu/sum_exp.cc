@@ -6,6 +6,8 @@ namespace {
 
 template <typename T>
 class SumExp : public CpuKernel {
+  using A = Arith<T>;
+
  public:
   SumExp(const KernelSpec& spec, Device& device)
       : CpuKernel(spec, device), rows_(RowsOf(spec.inputs[0])) {}
@@ -13,12 +15,12 @@ class SumExp : public CpuKernel {
   absl::Status Run(const KernelArgs& args) override {
     const T* x = Input<T>(args, 0);
     const T* max = Input<T>(args, 1);
-    T* y = Output<T>(args, 0);
+    A* y = Output<A>(args, 0);
     const bool adds = AddsToOutputs(args);
     pool_.ParallelFor(rows_.count, GrainRows(rows_.size), [&](int64_t begin, int64_t end, int) {
       for (int64_t row = begin; row < end; ++row) {
-        const auto m = Splat(max[row]);
-        const T sum = static_cast<T>(SumOf<T>(
+        const auto m = Broadcast(max[row]);
+        const A sum = static_cast<A>(SumOf<T>(
             rows_.size, [&](auto v) { return Exp(v - m); }, x + row * rows_.size));
         y[row] = adds ? y[row] + sum : sum;
       }
@@ -33,7 +35,7 @@ class SumExp : public CpuKernel {
 }  // namespace
 
 KernelDef SumExpKernel() {
-  return {.create = CreateKernel<SumExp, Floats>, .supports_accumulate = true};
+  return {.create = CreateKernel<SumExp, AllFloats>, .supports_accumulate = true};
 }
 
 }  // namespace penstock::kernels

@@ -155,9 +155,13 @@ Pipeline Lowering::DescribePipeline() const {
     return pipeline;
   }
   for (size_t v = 0; v < pipeline.stages.size(); ++v) {
-    pipeline.stages[v].seconds = options_.pipeline->stages[v].seconds;
-    pipeline.stages[v].activation = options_.pipeline->stages[v].activation;
+    const VirtualStage& described = options_.pipeline->stages[v];
+    pipeline.stages[v].seconds = described.seconds;
+    pipeline.stages[v].core_shares = described.core_shares;
+    pipeline.stages[v].ready_s = described.ready_s;
+    pipeline.stages[v].activation = described.activation;
   }
+  pipeline.cores = options_.pipeline->cores;
   pipeline.edges = options_.pipeline->edges;
   pipeline.memory_limit = options_.pipeline->memory_limit;
   return pipeline;

@@ -59,12 +59,14 @@ class CsvParser {
   absl::StatusOr<CsvOrders> Parse() {
     RETURN_IF_ERROR(ReadRows());
     RETURN_IF_ERROR(FindPlacement());
-    RETURN_IF_ERROR(FindKinds());
+    FindKinds();
     for (size_t g = 0; g < rows_.size(); ++g) {
       std::vector<PhaseChoice>& order = result_.orders.emplace_back();
       for (const PlacedAction& placed : rows_[g]) {
         ASSIGN_OR_RETURN(const PhaseChoice phase, ToPhase(static_cast<int>(g), placed));
         order.push_back(phase);
+        if (!placed.action.is_whole_backward || !result_.splits_backward) continue;
+        order.push_back({PhaseKind::kWeight, phase.microbatch, phase.chunk});
       }
       RETURN_IF_ERROR(CheckRow(static_cast<int>(g)));
     }
@@ -200,23 +202,14 @@ class CsvParser {
                  "groups, or back and forth, or each stage on two groups from both ends");
   }
 
-  absl::Status FindKinds() {
-    const PlacedAction* whole = nullptr;
-    const PlacedAction* split = nullptr;
+  void FindKinds() {
     for (const std::vector<PlacedAction>& row : rows_) {
       for (const PlacedAction& placed : row) {
         if (placed.action.kind == PhaseKind::kForward) continue;
-        (placed.action.is_whole_backward ? whole : split) = &placed;
+        result_.has_backward = true;
+        if (!placed.action.is_whole_backward) result_.splits_backward = true;
       }
     }
-    if (whole != nullptr && split != nullptr) {
-      return Error(whole->line, whole->column,
-                   StrCat("a whole backward (B), but line ", split->line,
-                          " splits it into I and W; expected one or the other everywhere"));
-    }
-    result_.has_backward = whole != nullptr || split != nullptr;
-    result_.splits_backward = split != nullptr;
-    return absl::OkStatus();
   }
 
   absl::StatusOr<PhaseChoice> ToPhase(int group, const PlacedAction& placed) const {

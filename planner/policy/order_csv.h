@@ -4,7 +4,8 @@
 //   0F0,0F1,,1B0        stage 0 runs F of micro-batches 0 and 1, idles, then stage 1 runs B of 0
 //
 // An action is a stage, a kind and a micro-batch: F; B, the whole backward; or I and W, its
-// gradients of inputs and of weights. "(0F7;7B3)OVERLAP_F_B" is a pair that runs together; here one
+// gradients of inputs and of weights. Where any backward is split, a B stands for an I and the W
+// that follows it at once. "(0F7;7B3)OVERLAP_F_B" is a pair that runs together; here one
 // follows the other. Actions that communicate or gather weights (SEND_F, RECV_F, SEND_B, RECV_B,
 // UNSHARD, RESHARD, REDUCE_GRAD) are read and left out: a plan derives them from the order.
 //

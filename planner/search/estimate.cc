@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -298,7 +299,57 @@ class Estimator {
         stage.core_shares[kind] = std::clamp(core_seconds[v][kind] / stage.seconds[kind], 0.0, 1.0);
       }
     }
+    pipeline.memory_limit = RoomForActivations();
     return pipeline;
+  }
+
+  // What the fullest group has left for activations, less what comes with each of them: what W
+  // needs of B, and what the stage reads of others and keeps. 0, which is no limit, where some
+  // group has no room for a single micro-batch: what such a step lacks is said of its plan.
+  double RoomForActivations() const {
+    if (num_groups_ == 1) return 0;
+    std::vector<double> room(static_cast<size_t>(num_groups_));
+    std::vector<double> workspace(room.size());
+    std::vector<double> least(room.size());
+    std::vector<double> with_each(work_.stages.size());
+    for (int g = 0; g < num_groups_; ++g) room[g] = static_cast<double>(MemoryOfGroup(g));
+    for (size_t s = 0; s < work_.stages.size(); ++s) {
+      const StageMemory& memory = work_.stages[s].memory;
+      const int g = GroupOf(static_cast<int>(s));
+      room[g] -= memory.parameters + memory.optimizer + memory.gradients;
+      const double in_phase = std::max(memory.forward_workspace, memory.backward_workspace);
+      workspace[g] = std::max(workspace[g], in_phase + memory.update_workspace);
+      least[g] += memory.activations;
+      if (splits_) with_each[s] += memory.until_weight;
+    }
+    for (const StageTransfer& transfer : work_.transfers) {
+      room[GroupOf(transfer.from)] -= transfer.num_bytes;
+      room[GroupOf(transfer.to)] -= transfer.num_bytes;
+      if (transfer.is_kept_by_reader) with_each[transfer.to] += transfer.num_bytes;
+    }
+    double limit = std::numeric_limits<double>::infinity();
+    for (int g = 0; g < num_groups_; ++g) {
+      if (room[g] - workspace[g] < least[g]) return 0;
+      limit = std::min(limit, room[g] - workspace[g]);
+    }
+    double share = 1;
+    for (size_t s = 0; s < work_.stages.size(); ++s) {
+      const double activations = std::max(work_.stages[s].memory.activations, 1.0);
+      share = std::min(share, activations / (activations + with_each[s]));
+    }
+    return limit * share;
+  }
+
+  // Of the device of the group that has least.
+  int64_t MemoryOfGroup(int group) const {
+    const std::vector<DeviceKind>& kinds = machine_.cluster.spec().kinds;
+    if (kinds.size() == 1) return kinds[0].memory_bytes;
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (int64_t d = 0; d < work_.devices_per_stage; ++d) {
+      const DeviceKind& kind = machine_.cluster.KindOf(FirstDevice(group) + d);
+      least = std::min(least, kind.memory_bytes);
+    }
+    return least;
   }
 
   // Of each virtual stage, the most micro-batches whose B has run and whose W has not.
@@ -361,11 +412,10 @@ class Estimator {
       group.memory.workspace =
           std::max(forward_workspace[g], backward_workspace[g]) + update_workspace[g];
       const int64_t first = FirstDevice(g);
-      group.memory_limit_bytes = machine_.cluster.KindOf(first).memory_bytes;
+      group.memory_limit_bytes = MemoryOfGroup(g);
       group.has_host_link = true;
       for (int64_t d = 0; d < work_.devices_per_stage; ++d) {
         const DeviceKind& kind = machine_.cluster.KindOf(first + d);
-        group.memory_limit_bytes = std::min(group.memory_limit_bytes, kind.memory_bytes);
         group.has_host_link = group.has_host_link && kind.host_link_bytes_per_s > 0;
         const int64_t on_host = kind.host_memory_bytes;
         if (on_host > 0 && (group.host_limit_bytes == 0 || on_host < group.host_limit_bytes)) {

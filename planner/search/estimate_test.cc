@@ -94,6 +94,7 @@ class EstimateTest : public ::testing::Test {
     options.chunks_per_group = static_cast<int>(strategy_.vpp);
     options.machine = &machine;
     options.estimate = &estimate_;
+    options.precision = precision_;
     options.bucket_bytes = bucket_bytes_;
     absl::StatusOr<Plan> plan = Compile(ops_, std::move(graph), options);
     EXPECT_TRUE(plan.ok()) << plan.status();
@@ -106,6 +107,7 @@ class EstimateTest : public ::testing::Test {
   kernels::KernelRegistry kernels_;
   Strategy strategy_;
   int64_t bucket_bytes_ = 4 << 20;
+  DType precision_ = DType::kF32;
   StepEstimate estimate_;
 };
 
@@ -210,6 +212,37 @@ TEST_F(EstimateTest, MemoryIsThatOfThePlan) {
   }
 }
 
+// Kernels that would convert whole tensors of 16 bits, above all logits, would need memory that
+// estimates do not see.
+TEST_F(EstimateTest, MemoryIsThatOfThePlanInSixteenBits) {
+  const Machine machine = MakeMachine(8, 1, 1e11, 1e10, 1e10);
+  graph::ModelConfig config = Config();
+  config.vocabulary = 4096;
+  for (const DType precision : {DType::kBF16, DType::kF16}) {
+    precision_ = precision;
+    for (const auto& [text, microbatches] :
+         std::vector<std::pair<std::string, int64_t>>{{"dp=2", 1},
+                                                      {"dp=2,recompute=full", 1},
+                                                      {"dp=2,recompute=selective", 4},
+                                                      {"dp=2,zero=3", 4},
+                                                      {"tp=4", 1},
+                                                      {"tp=4,sp=true,recompute=selective", 1},
+                                                      {"pp=2,recompute=full", 4}}) {
+      SCOPED_TRACE(StrCat(Name(precision_), ", ", text, " with ", microbatches, " micro-batches"));
+      const Plan plan = CompileFor(Train(text, microbatches, config), machine);
+      ASSERT_EQ(plan.stages.size(), estimate_.groups.size());
+      for (size_t g = 0; g < estimate_.groups.size(); ++g) {
+        const DevicePlan& device = plan.devices[plan.stages[g].devices[0]];
+        // Some MiB are for packed blocks of products, of whatever size.
+        const double ratio =
+            estimate_.groups[g].memory.total() / static_cast<double>(device.arena_bytes);
+        EXPECT_GE(ratio, 0.75) << "group " << g;
+        EXPECT_LE(ratio, 1.15) << "group " << g;
+      }
+    }
+  }
+}
+
 // What W reads of B is kept until W: of more micro-batches, the later W runs.
 TEST_F(EstimateTest, MemoryIsThatOfThePlanWhereBackwardIsSplit) {
   const Machine machine = MakeMachine(8, 1, 1e11, 1e10, 1e10);
@@ -226,6 +259,24 @@ TEST_F(EstimateTest, MemoryIsThatOfThePlanWhereBackwardIsSplit) {
           estimate_.groups[g].memory.total() / static_cast<double>(device.arena_bytes);
       EXPECT_GE(ratio, 0.95) << "group " << g;
       EXPECT_LE(ratio, 1.25) << "group " << g;
+    }
+  }
+}
+
+// A policy that trades memory for time has as much as the devices leave it.
+TEST_F(EstimateTest, PoliciesKeepWithinTheMemoryOfTheDevices) {
+  for (const std::string policy : {"zb-2p", "auto"}) {
+    SCOPED_TRACE(policy);
+    CompileFor(Train("pp=4", 16, Config(8), 64), MakeMachine(4, 1, 1e11, 1e10, 1e10), policy);
+    const StepEstimate plenty = estimate_;
+    const MemoryEstimate& most = plenty.groups[plenty.fullest_group()].memory;
+    const auto less = static_cast<int64_t>(most.total() - 0.3 * most.activations);
+    const Machine little = MakeMachine(4, 1, 1e11, 1e10, 1e10, less);
+    const Plan plan = CompileFor(Train("pp=4", 16, Config(8), 64), little, policy);
+    EXPECT_TRUE(estimate_.fits());
+    EXPECT_GE(estimate_.step_s, plenty.step_s);
+    for (const DevicePlan& device : plan.devices) {
+      EXPECT_LE(static_cast<double>(device.arena_bytes), 1.05 * static_cast<double>(less));
     }
   }
 }

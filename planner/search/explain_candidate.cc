@@ -118,8 +118,15 @@ std::string WhatLimits(const Candidate& candidate) {
   const bool recomputes = candidate.strategy.recompute != Recompute::kNone;
   const bool offloads = candidate.strategy.offload != Offload::kNone;
   std::string how;
+  if (candidate.strategy.zero > 0) {
+    how = StrCat("zero=", candidate.strategy.zero, " divides ",
+                 candidate.strategy.zero == 1   ? "states"
+                 : candidate.strategy.zero == 2 ? "states and gradients"
+                                                : "states, gradients and parameters",
+                 " over ", candidate.strategy.num_replicas(), " replicas; ");
+  }
   if (recomputes || offloads) {
-    how = StrCat("it fits into memory with ",
+    how = StrCat(how, "it fits into memory with ",
                  recomputes ? StrCat("recompute=", Name(candidate.strategy.recompute),
                                      ", which takes computation", offloads ? ", and " : "")
                             : "",

@@ -93,6 +93,7 @@ class Searcher {
       strategies = EnumerateStrategies(problem_.num_devices, limits);
       for (Strategy& strategy : strategies) {
         strategy.splits_by_cost = strategy.tp > 1 && !HasHintsFor("tp");
+        strategy.recompute = problem_.recompute.value_or(Recompute::kNone);
       }
     }
     for (const Strategy& strategy : strategies) {
@@ -278,6 +279,7 @@ class Searcher {
   }
 
   bool RecomputeMore(Strategy* strategy) const {
+    if (problem_.recompute.has_value()) return false;
     if (strategy->recompute >= problem_.limits.recompute) return false;
     strategy->recompute =
         strategy->recompute == Recompute::kNone ? Recompute::kSelective : Recompute::kFull;

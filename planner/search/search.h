@@ -76,6 +76,7 @@ struct SearchProblem {
   std::optional<Strategy> strategy;
   int64_t microbatches = 0;              // 0: chosen too
   int64_t chunks = 0;                    // of each group of a pipeline; 0: chosen too
+  std::optional<Recompute> recompute;    // not given: chosen too
   bool splits_weight_gradients = false;  // or if the schedule wants that
   bool keeps_group_order = false;        // the stages follow the devices (see device_groups)
   SearchLimits limits;

@@ -16,7 +16,10 @@
 #include "gtest/gtest.h"
 
 #include "base/strings.h"
+#include "graph/builder.h"
+#include "graph/layers.h"
 #include "graph/text.h"
+#include "kernels/kernel.h"
 #include "planner/cluster/presets.h"
 #include "planner/compile.h"
 #include "planner/pass.h"
@@ -39,6 +42,7 @@ constexpr bool kIsSanitized = false;
 #endif
 constexpr int kRandomProblems = kIsSanitized ? 6 : 24;
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -173,6 +177,27 @@ class KnownAnswersTest : public SearchTest {
         }));
   }
 
+  // Of the whole plan, whose buckets join gradients; but that of the loss, which is a scalar.
+  int CountCollectivesOfPlan(const Strategy& strategy, int64_t batch, int64_t width) {
+    graph::Graph forward = *graph::ParseGraph(MlpText(batch, width), "mlp.pst", ops_);
+    graph::TrainingOptions training;
+    training.clip_norm = 0;
+    graph::Graph graph = *graph::BuildTrainingGraph(ops_, std::move(forward), training);
+    EXPECT_TRUE(ApplyStrategy(strategy, 1, MlpHints(), graph).ok());
+    EXPECT_TRUE(AssignStages(1, graph).ok());
+    const kernels::KernelRegistry kernels = kernels::CpuKernels();
+    CompileOptions options;
+    options.policies = &policies_;
+    options.kernels = kernels::TraitsOf(kernels, 1);
+    options.machine = &*machine_;
+    const absl::StatusOr<Plan> plan = Compile(ops_, std::move(graph), options);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    if (!plan.ok()) return 0;
+    return static_cast<int>(std::count_if(
+        plan->collectives.begin(), plan->collectives.end(),
+        [](const CollectiveSpec& collective) { return InputCount(collective, 0) > 1; }));
+  }
+
   std::optional<Machine> machine_;
   graph::Graph forward_;
 };
@@ -182,8 +207,11 @@ TEST_F(KnownAnswersTest, ALargeBatchOfSmallLayersIsDataParallel) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(ToString(result->best.strategy), "dp=4,tp=1,pp=1");
   EXPECT_EQ(result->best.microbatches, 1);
-  // The gradients of 6 * 32 * 32 weights, of which 3/4 are sent twice.
+  // The gradients of 6 * 32 * 32 weights, of which 3/4 are sent twice: all that is communicated, in
+  // one bucket.
   EXPECT_NEAR(result->best.estimate.gradient_reduction_s, 6 * 32 * 32 * 4 * 1.5 / 1e9, 1e-9);
+  EXPECT_LT(result->best.estimate.inline_communication_s, 1e-8);  // the loss
+  EXPECT_EQ(CountCollectivesOfPlan(result->best.strategy, 256, 32), 1);
 }
 
 TEST_F(KnownAnswersTest, ASmallBatchOfLargeLayersIsTensorParallel) {
@@ -229,6 +257,62 @@ TEST_F(KnownAnswersTest, SplitsByCostTakeOptionsToFit) {
   EXPECT_TRUE(found.contains({false, false}));
   EXPECT_TRUE(found.contains({true, false}));
   EXPECT_TRUE(found.contains({true, true}) || found.contains({false, true}));
+}
+
+// 16 experts of width 1024: to exchange the tokens of 32 sequences takes less than to sum what
+// parts of experts give, and far less than to sum the gradients of experts.
+TEST_F(KnownAnswersTest, ExpertsAreSplitOverDevices) {
+  machine_.emplace(FreeComputation(4));
+  graph::GraphBuilder builder(ops_, forward_);
+  const graph::ValueId x = builder.Declare("input", "x", {DType::kF32, {32, 16, 1024}});
+  graph::LayerBuilder layers(builder, DType::kF32, 0);
+  const graph::LayerBuilder::Experts experts = {
+      .experts = 16, .top_k = 2, .capacity = 2, .hidden = 1024};
+  const graph::ValueId y = layers.MixtureOfExperts(x, "h0.moe", experts, 0.02, 0.02, nullptr);
+  const graph::ValueId loss =
+      builder.Add("reduce_mean", {y}, {{"axes", graph::AttrValue::Ints({0, 1, 2})}});
+  ASSERT_TRUE(builder.status().ok()) << builder.status();
+  forward_.mutable_returns().push_back({loss, {}});
+  SearchProblem problem = Problem(forward_, models_.FindModel("moe")->tensor_splits, *machine_, 4);
+  problem.training.clip_norm = 0;
+  problem.limits.pp = 1;
+  const absl::StatusOr<SearchResult> result = FindStrategy(problem);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(ToString(result->best.strategy), "dp=4,tp=1,pp=1,ep=4");
+  // Two exchanges forward, one backward (nothing wants the gradient of an input), of 3/4 of what a
+  // device has: slots for 2 tokens of each of its sequences for each expert.
+  const double exchanged_s = 3 * 0.75 * (32 / 4) * 16 * 2 * 1024 * 4 / 1e9;
+  EXPECT_NEAR(result->best.estimate.inline_communication_s, exchanged_s, 0.01 * exchanged_s);
+  for (const Candidate& other : result->others) {
+    EXPECT_THAT(WhyNot(other, result->best),
+                AnyOf(HasSubstr("more communication"), HasSubstr("the other is simpler")))
+        << Describe(other);
+  }
+}
+
+// States are most of what a device holds, and may not be divided by tp.
+TEST_F(KnownAnswersTest, AMemoryLimitTakesZero) {
+  machine_.emplace(FreeComputation(4));
+  forward_ = *graph::ParseGraph(MlpText(256, 64), "mlp.pst", ops_);
+  SearchProblem problem = Problem(forward_, MlpHints(), *machine_, 4);
+  problem.training.clip_norm = 0;
+  problem.limits.pp = 1;
+  problem.limits.tp = 1;
+  problem.microbatches = 1;
+  const absl::StatusOr<SearchResult> free = FindStrategy(problem);
+  ASSERT_TRUE(free.ok()) << free.status();
+  EXPECT_EQ(ToString(free->best.strategy), "dp=4,tp=1,pp=1");
+  const MemoryEstimate& memory = free->best.estimate.groups[0].memory;
+  // Room for a quarter of the optimiser's states.
+  machine_.emplace(
+      FreeComputation(4, static_cast<int64_t>(memory.total() - 0.7 * memory.optimizer)));
+  problem.machine = &*machine_;
+  const absl::StatusOr<SearchResult> limited = FindStrategy(problem);
+  ASSERT_TRUE(limited.ok()) << limited.status();
+  EXPECT_TRUE(limited->best.estimate.fits());
+  EXPECT_EQ(ToString(limited->best.strategy), "dp=4,tp=1,pp=1,zero=1");
+  EXPECT_THAT(WhatLimits(limited->best), HasSubstr("zero=1 divides states over 4 replicas; "));
+  EXPECT_THAT(WhatLimits(free->best), Not(HasSubstr("zero")));
 }
 
 TEST_F(KnownAnswersTest, AMemoryLimitRulesOutTheFastest) {

@@ -16,6 +16,7 @@
 #include "planner/sharding/propagate.h"
 #include "planner/strategy/offload.h"
 #include "planner/strategy/recompute.h"
+#include "planner/strategy/stated_shardings.h"
 #include "planner/strategy/zero.h"
 
 namespace penstock::planner {
@@ -149,9 +150,11 @@ absl::Status SplitByCost(const Strategy& strategy, const SplitOptions& options, 
   problem.free_axes = {spatial_axis.axis};
   problem.machine = options.machine;
   problem.num_groups = options.num_groups;
+  const std::vector<bool> is_stated = HaveStatedShardings(options.hints, graph);
   for (ValueId value = 0; value < graph.num_values(); ++value) {
     const graph::Node& producer = graph.node(graph.value(value).producer);
-    problem.is_fixed.push_back(producer.op->role() == graph::OpRole::kInput);
+    problem.is_fixed.push_back(producer.op->role() == graph::OpRole::kInput ||
+                               is_stated[static_cast<size_t>(value)]);
     // What dp and cp split is theirs, and parts of a micro-batch may be single sequences.
     std::vector<bool>& dims = problem.fixed_dims.emplace_back();
     for (const graph::DimSharding& dim : propagated.value(value).sharding->dims) {
@@ -195,7 +198,8 @@ absl::Status SplitByCost(const Strategy& strategy, const SplitOptions& options, 
     graph.mutable_value(value).sharding = std::move(sharding);
   }
   if (strategy.zero == 0) return absl::OkStatus();
-  return SplitOverReplicas(strategy.zero, graph);
+  RETURN_IF_ERROR(SplitOverReplicas(strategy.zero, graph));
+  return ApplyStatedShardings(options.hints, graph);
 }
 
 }  // namespace penstock::planner

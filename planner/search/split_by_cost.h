@@ -1,11 +1,11 @@
 // Chooses what the axis "tp" splits, by cost: tensor and sequence parallelism for graphs that do
 // not say how (splits=cost in a strategy), or other splits than a model's.
 //
-// Dimensions that data parallelism and micro-batches split stay as they are; all others of every
-// value and node may be split over tp, as choose_shardings.h finds best for a step on the machine
-// within its memory. Layers that repeat are solved once. The micro-batches of a step count as one.
-// The splits are then written as shardings of all values, and what the strategy says of zero on top
-// of them.
+// Dimensions that data parallelism and micro-batches split stay as they are, and so do values whose
+// sharding a user states; all others of every value and node may be split over tp, as
+// choose_shardings.h finds best for a step on the machine within its memory. Layers that repeat are
+// solved once. The micro-batches of a step count as one. The splits are then written as shardings
+// of all values, and what the strategy says of zero on top of them.
 //
 // Memory is that of all stages together, a tenth of each device left for workspaces. Replicas keep
 // their share of what zero divides; what is computed again in the backward pass, or goes to the
@@ -22,8 +22,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 
 #include "graph/graph.h"
+#include "graph/models/model.h"
 #include "planner/search/machine.h"
 #include "planner/strategy/repeated_layers.h"
 #include "planner/strategy/strategy.h"
@@ -35,6 +37,8 @@ inline constexpr double kSplitGap = 1e-3;
 
 struct SplitOptions {
   const Machine* machine = nullptr;
+  // With which ApplyStrategy laid out the graph: what they state is kept.
+  absl::Span<const graph::SplitHint> hints = {};
   int num_groups = 1;                     // of devices: pipeline stages
   std::vector<RepeatedLayers> runs = {};  // of layers, in the graph's forward part
   // Of each run, the layers that the model has, if the graph has fewer of them: the second one

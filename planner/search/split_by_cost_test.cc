@@ -13,6 +13,7 @@
 #include "graph/text.h"
 #include "graph/training.h"
 #include "planner/cluster/presets.h"
+#include "planner/strategy/stated_shardings.h"
 
 namespace penstock::planner {
 namespace {
@@ -22,7 +23,8 @@ using ::testing::HasSubstr;
 class SplitByCostTest : public ::testing::Test {
  protected:
   // The example of the header, trained.
-  graph::Graph Prepare(const Strategy& strategy, int64_t microbatches, int64_t batch = 16) {
+  graph::Graph Prepare(const Strategy& strategy, int64_t microbatches, int64_t batch = 16,
+                       const std::vector<graph::SplitHint>& hints = {}) {
     const std::string text = absl::StrReplaceAll(R"(graph mlp {
   %x = input : f32[BATCH, 512]
   %u = parameter : f32[512, 2048]
@@ -37,7 +39,7 @@ class SplitByCostTest : public ::testing::Test {
                                                  {{"BATCH", StrCat(batch)}});
     graph::Graph forward = *graph::ParseGraph(text, "mlp.pst", ops_);
     graph::Graph graph = *graph::BuildTrainingGraph(ops_, std::move(forward), {});
-    EXPECT_TRUE(ApplyStrategy(strategy, microbatches, {}, graph).ok());
+    EXPECT_TRUE(ApplyStrategy(strategy, microbatches, hints, graph).ok());
     return graph;
   }
 
@@ -86,6 +88,25 @@ TEST_F(SplitByCostTest, TheExampleOfTheHeader) {
   EXPECT_EQ(Of(graph, "v"), "@[tp, _]");
   EXPECT_EQ(Of(graph, "h"), "@[_, tp]");
   EXPECT_EQ(Of(graph, "x"), "@[_, _]");
+}
+
+TEST_F(SplitByCostTest, KeepsWhatIsStated) {
+  Strategy strategy;
+  strategy.dp = 2;
+  strategy.tp = 2;
+  strategy.zero = 1;
+  strategy.splits_by_cost = true;
+  const std::vector<graph::SplitHint> hints = {*ParseStatedSharding("u @[_, _]"),
+                                               *ParseStatedSharding("v.m @[_, dp]")};
+  SplitOptions options;
+  options.machine = &machine_;
+  options.hints = hints;
+  graph::Graph graph = Prepare(strategy, 1, 16, hints);
+  ASSERT_TRUE(SplitByCost(strategy, options, graph).ok());
+  EXPECT_EQ(Of(graph, "u"), "@[_, _]");
+  EXPECT_EQ(Of(graph, "v.m"), "@[_, dp]");
+  // What nothing is stated for is still split.
+  EXPECT_THAT(Of(graph, "v"), HasSubstr("tp"));
 }
 
 TEST_F(SplitByCostTest, LeavesTheBatchToDataParallelismAndMicrobatches) {

@@ -56,6 +56,7 @@ absl::StatusOr<const ModelWork*> StrategyWork::Of(Strategy strategy, int64_t mic
   if (strategy.splits_by_cost) {
     SplitOptions options;
     options.machine = problem_->machine;
+    options.hints = problem_->hints;
     options.num_groups = static_cast<int>(num_groups);
     options.runs = model->kept_runs();
     for (const RepeatedLayers& run : model->runs()) options.num_layers.push_back(run.num_copies);

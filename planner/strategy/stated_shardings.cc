@@ -137,4 +137,16 @@ absl::Status ApplyStatedShardings(absl::Span<const SplitHint> hints, graph::Grap
   return absl::OkStatus();
 }
 
+std::vector<bool> HaveStatedShardings(absl::Span<const SplitHint> hints,
+                                      const graph::Graph& graph) {
+  std::vector<bool> have(static_cast<size_t>(graph.num_values()), false);
+  for (const SplitHint& hint : hints) {
+    if (hint.sharding.empty()) continue;
+    for (ValueId id = 0; id < graph.num_values(); ++id) {
+      if (IsFor(hint, graph.value(id))) have[static_cast<size_t>(id)] = true;
+    }
+  }
+  return have;
+}
+
 }  // namespace penstock::planner

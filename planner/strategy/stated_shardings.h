@@ -17,6 +17,7 @@
 #define PENSTOCK_PLANNER_STRATEGY_STATED_SHARDINGS_H_
 
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -43,6 +44,10 @@ absl::Status CheckStatedShardings(absl::Span<const graph::SplitHint> hints,
 // REQUIRES: the graph has a mesh.
 absl::Status ApplyStatedShardings(absl::Span<const graph::SplitHint> hints, graph::Graph& graph,
                                   bool only_forward = false);
+
+// By value, whether a sharding is stated for it.
+std::vector<bool> HaveStatedShardings(absl::Span<const graph::SplitHint> hints,
+                                      const graph::Graph& graph);
 
 }  // namespace penstock::planner
 

@@ -336,7 +336,8 @@ absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t
   const bool has_state = std::any_of(result.graph.nodes().begin(), result.graph.nodes().end(),
                                      [](const Node& node) { return node.op->name() == "assign"; });
   result.num_steps = static_cast<int>(has_state ? random.Between(2, 4) : random.Between(1, 2));
-  result.graph.mutable_meshes().push_back(RandomMesh(random, 8 / num_stages, num_microbatches));
+  const int64_t max_devices = (seed % 12 == 5 ? 18 : 8) / num_stages;
+  result.graph.mutable_meshes().push_back(RandomMesh(random, max_devices, num_microbatches));
   Annotate(random, result);
   if (num_stages > 1) AssignRandomStages(random, static_cast<int>(num_stages), result.graph);
   int last_stage = 0;
@@ -353,7 +354,7 @@ absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t
     // All stages of a group of devices lie on one mesh.
     const int num_groups = (last_stage + 1) / result.chunks_per_group;
     const bool may_differ = result.chunks_per_group == 1 || num_groups % 2 == 0;
-    LayOddStagesOnAnotherMesh(random, may_differ ? 8 / num_stages : 0, result.graph);
+    LayOddStagesOnAnotherMesh(random, may_differ ? max_devices : 0, result.graph);
   }
   if (random.Chance(0.5)) MarkSubBatches(random.Chance(0.7) ? 2 : 3, result.graph);
   return result;

@@ -359,6 +359,7 @@ void MakeSumExp(RandomGraphBuilder& g, std::string_view op) {
 void MakePick(RandomGraphBuilder& g, std::string_view op) {
   const ValueId x =
       g.TakesIntegers() ? g.Integer({g.IntegerType(), g.RandomShape(1, 3)}) : g.Float(1);
+  if (g.ShapeOf(x).back() == 0) return;  // no index is in range
   g.Emit(g.Op(op, {x, g.Indices(Leading(g.ShapeOf(x)), g.ShapeOf(x).back())}, {}, g.Bound(x)));
 }
 
@@ -425,6 +426,7 @@ void MakeEmbedding(RandomGraphBuilder& g, std::string_view op) {
   if (op == "embedding") {
     const ValueId table =
         g.TakesIntegers() ? g.Integer({g.IntegerType(), g.RandomShape(2, 2)}) : g.Float(2, 2);
+    if (g.ShapeOf(table)[0] == 0) return;  // no index is in range
     g.Emit(
         g.Op(op, {table, g.Indices(g.RandomShape(0, 2), g.ShapeOf(table)[0])}, {}, g.Bound(table)));
     return;
@@ -563,6 +565,7 @@ void MakeRotary(RandomGraphBuilder& g, std::string_view op) {
 
 void MakeCrossEntropy(RandomGraphBuilder& g, std::string_view op) {
   const ValueId logits = g.Float(1, 4);
+  if (g.ShapeOf(logits).back() == 0) return;  // no label is in range
   const ValueId labels = g.Indices(Leading(g.ShapeOf(logits)), g.ShapeOf(logits).back());
   const bool is_gradient = op == "cross_entropy_grad";
   const Values results = g.Ops("cross_entropy", {logits, labels}, {}, 2 * g.Bound(logits) + 3,
