@@ -172,7 +172,7 @@ class ValidatorTest : public TrainerTest {
     ForwardLayout layout;
     layout.sequences_per_step = 4;
     return {environment_, model_,
-            HeldOutText(feeds_->corpus()->validation, model_.config.context, 4), layout,
+            HeldOutText(feeds_->corpus()->validation_tokens(), model_.config.context, 4), layout,
             memory_bytes};
   }
 
