@@ -113,7 +113,7 @@ inline absl::StatusOr<Indices::Type> IndexType(const KernelSpec& spec, int input
 }
 
 inline FaultSite SiteOf(const KernelArgs& args, CudaStream& stream) {
-  return {stream.fault(), args.launch};
+  return {stream.fault(), args.launch, stream.offsets()};
 }
 
 // Whether this run adds to its results.

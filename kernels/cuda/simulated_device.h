@@ -8,13 +8,16 @@
 
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 
 #include "base/device.h"
+#include "base/stream_graph.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/simt.h"
@@ -29,6 +32,19 @@ class HostProduct : public BlasProduct {
 
   absl::Status Run(StreamHandle, const void* a_data, const void* b_data, void* c_data, bool adds,
                    void* workspace) override {
+    if (simulated::captured != nullptr) {
+      simulated::captured->push_back([=, this] {
+        Compute(a_data, b_data, c_data, adds, workspace);
+        return 0;
+      });
+    } else {
+      Compute(a_data, b_data, c_data, adds, workspace);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  void Compute(const void* a_data, const void* b_data, void* c_data, bool adds, void* workspace) {
     const T* a = static_cast<const T*>(a_data);
     const T* b = static_cast<const T*>(b_data);
     R* c = static_cast<R*>(c_data);
@@ -56,10 +72,8 @@ class HostProduct : public BlasProduct {
       b += x_.b_batch;
       c += x_.c_batch;
     }
-    return absl::OkStatus();
   }
 
- private:
   const BlasLayout x_;
   const int alignment_;
 };
@@ -94,13 +108,21 @@ class SimulatedEvent : public Event {
   StreamError failure;
 };
 
-// Runs its work as it is given.
-class SimulatedStream : public CudaStream {
+struct SimulatedGraph : StreamGraph {
+  std::vector<std::function<int()>> work;
+};
+
+// Runs its work as it is given, unless it is capturing it.
+class SimulatedStream : public CudaStream, public CapturingStream {
  public:
   void Copy(void* to, const void* from, size_t num_bytes, CopyKind) override {
-    std::memmove(to, from, num_bytes);
+    Give([=] {
+      std::memmove(to, from, num_bytes);
+      return 0;
+    });
   }
   void Record(Event* event) override {
+    EXPECT_EQ(simulated::captured, nullptr) << "an event is recorded in a capture";
     auto* recorded = static_cast<SimulatedEvent*>(event);
     recorded->has_error = fault_.kind != Fault::kNone;
     if (recorded->has_error) recorded->failure = {FaultStatus(fault_), fault_.launch};
@@ -117,9 +139,45 @@ class SimulatedStream : public CudaStream {
   uint64_t num_resets() const override { return 0; }
   void SetPeerLaunch(uint64_t) override {}
   absl::Status status() const override { return absl::OkStatus(); }
-  void Zero(void* to, size_t num_bytes) override { std::memset(to, 0, num_bytes); }
+  void Zero(void* to, size_t num_bytes) override {
+    Give([=] {
+      std::memset(to, 0, num_bytes);
+      return 0;
+    });
+  }
+  const LaunchOffsets* offsets() override {
+    return simulated::captured != nullptr ? &offsets_ : nullptr;
+  }
+
+  absl::Status BeginCapture() override {
+    EXPECT_EQ(simulated::captured, nullptr);
+    capture_ = std::make_unique<SimulatedGraph>();
+    simulated::captured = &capture_->work;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<StreamGraph>> EndCapture() override {
+    simulated::captured = nullptr;
+    return std::move(capture_);
+  }
+  void Launch(StreamGraph& graph, const GraphOffsets& offsets) override {
+    offsets_ = {offsets.step, offsets.launch};
+    for (const auto& work : static_cast<SimulatedGraph&>(graph).work) EXPECT_EQ(work(), 0);
+    ++num_graph_launches;
+  }
+
+  static inline uint64_t num_graph_launches = 0;  // on all streams
 
  private:
+  static void Give(std::function<int()> work) {
+    if (simulated::captured == nullptr) {
+      work();
+    } else {
+      simulated::captured->push_back(std::move(work));
+    }
+  }
+
+  LaunchOffsets offsets_;
+  std::unique_ptr<SimulatedGraph> capture_;
   Fault fault_;
   int32_t device_fault_ = 0;
   PeerFault peer_fault_;
