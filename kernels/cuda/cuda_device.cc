@@ -384,9 +384,23 @@ class CudaDeviceImpl : public CudaDevice {
 
   Blas& blas() override { return *blas_; }
 
+  // Without the library, kernels of this folder compute convolutions; `penstock doctor` says why.
+  ConvolutionLibrary* convolutions() override {
+    if (!has_looked_for_convolutions_) {
+      has_looked_for_convolutions_ = true;
+      if (state_->Select() == cudaSuccess) {
+        absl::StatusOr<std::unique_ptr<ConvolutionLibrary>> library = CreateCudnn();
+        if (library.ok()) convolutions_ = *std::move(library);
+      }
+    }
+    return convolutions_.get();
+  }
+
  private:
   const std::shared_ptr<const DeviceState> state_;
   const std::unique_ptr<Blas> blas_;
+  bool has_looked_for_convolutions_ = false;
+  std::unique_ptr<ConvolutionLibrary> convolutions_;
 };
 
 // An error unless this build has code for the device, which is current.

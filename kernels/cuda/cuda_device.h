@@ -31,6 +31,7 @@
 #include "base/device.h"
 #include "base/gpu_stream.h"
 #include "kernels/cuda/blas.h"
+#include "kernels/cuda/convolution_library.h"
 #include "kernels/cuda/launch.h"
 
 namespace penstock::kernels::cuda {
@@ -56,6 +57,8 @@ class CudaStream : public Stream, public GpuStream {
 class CudaDevice : public Device {
  public:
   virtual Blas& blas() = 0;
+  // Null where there is none. It is loaded at the first call.
+  virtual ConvolutionLibrary* convolutions() { return nullptr; }
 };
 
 // OK for 0; otherwise kResourceExhausted for a lack of memory and kInternal for anything else, with
