@@ -172,7 +172,7 @@ TEST(OpsTest, InferTypes) {
       {"einsum_bias",
        {{"equation", "mk,kn->mn"}},
        {F({3, 4}), F({4, 5}), F({4})},
-       "einsum_bias: operand 2 is f32[4]; expected f32[5], the last dimension of the product"},
+       "einsum_bias: operand 2 f32[4] should have the shape [5], the last dimension of the product"},
       {"einsum_bias",
        {{"equation", "mk->km"}},
        {F({3, 4}), F({4, 5}), F({4})},
