@@ -21,7 +21,8 @@ class EinsumGeluGradOp : public Op {
   }
   ShardingRule Rule(const OpContext& context) const override {
     ShardingRule rule;
-    AddProductFactors(context, EquationOf(context.attributes), FactorKind::kReduction, &rule);
+    // Each part of a sum would be multiplied.
+    AddProductFactors(context, EquationOf(context.attributes), FactorKind::kNeedReplication, &rule);
     rule.operands.push_back(rule.results[0]);
     rule.linear = {{0}, {1}};
     return rule;

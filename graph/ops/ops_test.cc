@@ -520,7 +520,7 @@ TEST(OpsTest, ShardingRules) {
       {"einsum_gelu_grad",
        {{"equation", "mn,kn->mk"}},
        {F({3, 5}), F({4, 5}), F({3, 4})},
-       "bc ac ba -> ba | a=4 b=3 c=5+"},
+       "bc ac ba -> ba | a=4 b=3 c=5!"},
       {"einsum_bias_grad",
        {{"equation", "mk,mn->kn"}},
        {F({3, 4}), F({3, 5})},
