@@ -16,7 +16,8 @@ class EinsumGeluGradOp : public Op {
     Equation equation;
     ASSIGN_OR_RETURN(const Shape shape, CheckFloatProduct(context, &equation));
     const TensorType type = {context.operands[0].dtype, shape};
-    RETURN_IF_ERROR(CheckOperandType(context, 2, type, "the type of the product"));
+    RETURN_IF_ERROR(
+        CheckOperandType(context, 2, type, "the type of the product of operand 0 and operand 1"));
     return std::vector<TensorType>{type};
   }
   ShardingRule Rule(const OpContext& context) const override {

@@ -156,7 +156,8 @@ InferredTypes InferBiasedProduct(const OpContext& context) {
   const size_t rank = std::clamp<size_t>(context.operands[2].shape.size(), 1, shape.size());
   RETURN_IF_ERROR(CheckOperandShape(
       context, 2, Shape(shape.end() - static_cast<int64_t>(rank), shape.end()),
-      rank == 1 ? "the last dimension of the product" : "the last dimensions of the product"));
+      rank == 1 ? "the last dimension of the product of operand 0 and operand 1"
+                : "the last dimensions of the product of operand 0 and operand 1"));
   return std::vector<TensorType>{{context.operands[0].dtype, shape}};
 }
 

@@ -172,7 +172,8 @@ TEST(OpsTest, InferTypes) {
       {"einsum_bias",
        {{"equation", "mk,kn->mn"}},
        {F({3, 4}), F({4, 5}), F({4})},
-       "einsum_bias: operand 2 f32[4] should have the shape [5], the last dimension of the product"},
+       "einsum_bias: operand 2 f32[4] should have the shape [5], the last dimension of the "
+       "product of operand 0 and operand 1"},
       {"einsum_bias",
        {{"equation", "mk->km"}},
        {F({3, 4}), F({4, 5}), F({4})},
@@ -192,7 +193,8 @@ TEST(OpsTest, InferTypes) {
       {"einsum_gelu_grad",
        {{"equation", "mn,kn->mk"}},
        {F({3, 5}), F({4, 5}), F({4, 3})},
-       "einsum_gelu_grad: operand 2 is f32[4, 3]; expected f32[3, 4], the type of the product"},
+       "einsum_gelu_grad: operand 2 is f32[4, 3]; expected f32[3, 4], the type of the product "
+       "of operand 0 and operand 1"},
       {"einsum_bias_grad",
        {{"equation", "bsd,bshk->dhk"}},
        {F({2, 3, 4}), F({2, 3, 5, 6})},
