@@ -102,6 +102,7 @@ struct Job {
     std::string schedule = "1f1b";  // a policy, or the path of a CSV file
     int64_t chunks = 0;             // a pipeline stage; 0: as the strategy or the schedule says
     bool split_backward = false;    // also if the schedule wants it
+    std::optional<bool> fuse_epilogues;   // default: on GPUs
     std::vector<graph::SplitHint> hints;  // shardings that are stated for values
   } parallel;
 

@@ -534,6 +534,10 @@ const std::vector<Key>& Keys() {
        "Whether backward phases are split into input gradients (B) and weight gradients (W) (true "
        "if the schedule needs it)",
        Boolean([](Job& j) { return &j.parallel.split_backward; })},
+      {"parallel.fuse_epilogues",
+       "Whether matrix products are one kernel with the bias and gelu after them, and with the "
+       "gradients of these (true on stages with a GPU, false on others)",
+       Boolean([](Job& j) { return &j.parallel.fuse_epilogues; })},
       {"cluster.file",
        "Cluster to plan for: a preset such as \"dgx-a100:16\" (`penstock list clusters`) or a file "
        "that describes one (this machine)",

@@ -43,7 +43,8 @@ endfunction()
 #
 # INSTALL puts the library and its public headers into the installed package: PUBLIC_HEADERS where
 # they are given, otherwise all of the folder's headers but *_internal.h and those of the backends
-# (folders named ucx/, cuda/, cudnn/ or nccl/), which tests/layering_check.py lets include their libraries.
+# (folders named ucx/, cuda/, cudnn/ or nccl/), which tests/layering_check.py lets include their
+# libraries.
 #
 # CUDA names what the library links, privately, where CUDA is built.
 #
@@ -117,8 +118,8 @@ function(penstock_folder_library folder)
 endfunction()
 
 # penstock_link_cuda(target sources libs...): what links `target` links the libraries of CUDA, too;
-# only the sources in folders cuda/, cudnn/ and nccl/ see their headers, so that all others are compiled as
-# they are without CUDA.
+# only the sources in folders cuda/, cudnn/ and nccl/ see their headers, so that all others are
+# compiled as they are without CUDA.
 function(penstock_link_cuda target sources)
   foreach(library IN LISTS ARGN)
     target_link_libraries(${target} INTERFACE "$<LINK_ONLY:${library}>")

@@ -142,6 +142,7 @@ void AddLocalKernels(KernelRegistry* registry);
 void AddRowKernels(KernelRegistry* registry);
 void AddReduceKernels(KernelRegistry* registry);
 void AddContractionKernels(KernelRegistry* registry);
+void AddEpilogueKernels(KernelRegistry* registry);
 void AddAttentionKernels(KernelRegistry* registry);
 void AddImageKernels(KernelRegistry* registry);
 void AddRoutingKernels(KernelRegistry* registry);

@@ -193,6 +193,41 @@ TEST(SimulatedProductsTest, MatmulGoesToTheLibrary) {
   EXPECT_EQ(device.host_blas().num_products, 2);  // for any addresses, and for aligned ones
 }
 
+// A case of AddLargeCases, whose addresses are multiples of 16 bytes.
+KernelCheck EpilogueCheck(const std::string& op) {
+  for (const KernelCheck& check : AllKernelChecks(CudaKernels())) {
+    if (check.spec.op == op && check.spec.inputs[0].shape == Shape({2, 9, 24}) &&
+        check.spec.inputs[0].dtype == DType::kF32) {
+      return check;
+    }
+  }
+  ADD_FAILURE() << "no case for " << op;
+  return {};
+}
+
+TEST(SimulatedProductsTest, EpiloguesGoToTheLibraryWithTheProduct) {
+  const KernelRegistry registry = CudaKernels();
+  for (const char* op : {"einsum_bias_gelu", "einsum_bias_grad"}) {
+    SimulatedDevice device;
+    const std::unique_ptr<Stream> stream = device.CreateStream();
+    ASSERT_TRUE(registry.Find(op)->create(EpilogueCheck(op).spec, device, *stream).ok());
+    EXPECT_EQ(device.host_blas().num_epilogues, 1) << op;
+  }
+}
+
+TEST(SimulatedProductsTest, WithoutAnAlgorithmEpiloguesAreKernelsOfTheirOwn) {
+  const KernelRegistry registry = CudaKernels();
+  for (const KernelCheck& check : AllKernelChecks(registry)) {
+    const std::string& op = check.spec.op;
+    if (op.find("einsum_") == std::string::npos) continue;
+    SCOPED_TRACE(::testing::PrintToString(check));
+    SimulatedDevice device;
+    device.host_blas().has_epilogues = false;
+    KernelCheckRun(check, registry, device).Run();
+    EXPECT_EQ(device.host_blas().num_epilogues, 0);
+  }
+}
+
 TEST(SimulatedKernelTest, KernelsMadeOnTrialDoNotRun) {
   const KernelRegistry registry = CudaKernels();
   const std::unique_ptr<Device> cpu = CreateCpuDevice(1);
@@ -228,8 +263,8 @@ struct TrainedModel {
 
 // The losses of `num_steps` training steps on devices that `create_device` makes.
 std::vector<float> Losses(const Registries& registries, const TrainedModel& trained,
-                          const actors::DeviceFactory& create_device, int64_t num_steps = 4,
-                          bool captures_graphs = true) {
+                          const actors::DeviceFactory& create_device, bool fuses_epilogues,
+                          int64_t num_steps = 4, bool captures_graphs = true) {
   const graph::Model& model = *registries.models.FindModel(trained.name);
   const graph::ModelConfig config = SmallConfig(trained.name);
   auto forward =
@@ -241,6 +276,7 @@ std::vector<float> Losses(const Registries& registries, const TrainedModel& trai
   compile_options.policies = &registries.policies;
   compile_options.kernels = TraitsOf(registries.kernels, 1);
   compile_options.precision = trained.precision;
+  if (fuses_epilogues) compile_options.fuses_epilogues = [](uint32_t, uint32_t) { return true; };
   auto plan = planner::Compile(registries.ops, *std::move(graph), compile_options);
   EXPECT_TRUE(plan.ok()) << plan.status();
   if (!plan.ok()) return {};
@@ -269,14 +305,18 @@ class SimulatedTrainingTest : public ::testing::TestWithParam<TrainedModel> {};
 
 TEST_P(SimulatedTrainingTest, HasTheLossesOfTheCpu) {
   Registries registries = BuiltinRegistries();
-  const std::vector<float> expected = Losses(registries, GetParam(), nullptr);
+  const std::vector<float> expected = Losses(registries, GetParam(), nullptr, false);
   registries.kernels = CudaKernels();
-  const std::vector<float> actual =
-      Losses(registries, GetParam(), [](uint32_t) { return std::make_unique<SimulatedDevice>(); });
-  ASSERT_EQ(actual.size(), expected.size());
-  ASSERT_EQ(expected.size(), 4u);
-  for (size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_NEAR(actual[i], expected[i], GetParam().tolerance * expected[i]) << "step " << i;
+  for (const bool fuses_epilogues : {false, true}) {
+    SCOPED_TRACE(fuses_epilogues ? "with epilogues" : "without epilogues");
+    const std::vector<float> actual = Losses(
+        registries, GetParam(), [](uint32_t) { return std::make_unique<SimulatedDevice>(); },
+        fuses_epilogues);
+    ASSERT_EQ(actual.size(), expected.size());
+    ASSERT_EQ(expected.size(), 4u);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_NEAR(actual[i], expected[i], GetParam().tolerance * expected[i]) << "step " << i;
+    }
   }
 }
 
@@ -297,13 +337,17 @@ TEST(SimulatedGraphsTest, TrainingHasTheBitsOfPlainLaunches) {
   registries.kernels = CudaKernels();
   const actors::DeviceFactory create = [](uint32_t) { return std::make_unique<SimulatedDevice>(); };
   for (const TrainedModel& model : {TrainedModel{"gpt"}, TrainedModel{"gpt", DType::kBF16, 0}}) {
-    SCOPED_TRACE(Name(model.precision));
-    SimulatedStream::num_graph_launches = 0;
-    const std::vector<float> plain = Losses(registries, model, create, kSteps, false);
-    EXPECT_EQ(SimulatedStream::num_graph_launches, 0u);
-    EXPECT_EQ(plain.size(), static_cast<size_t>(kSteps));
-    EXPECT_EQ(Losses(registries, model, create, kSteps, true), plain);
-    EXPECT_GE(SimulatedStream::num_graph_launches, 4u);
+    for (const bool fuses_epilogues : {false, true}) {
+      SCOPED_TRACE(StrCat(Name(model.precision),
+                          fuses_epilogues ? " with epilogues" : " without epilogues"));
+      SimulatedStream::num_graph_launches = 0;
+      const std::vector<float> plain =
+          Losses(registries, model, create, fuses_epilogues, kSteps, false);
+      EXPECT_EQ(SimulatedStream::num_graph_launches, 0u);
+      EXPECT_EQ(plain.size(), static_cast<size_t>(kSteps));
+      EXPECT_EQ(Losses(registries, model, create, fuses_epilogues, kSteps, true), plain);
+      EXPECT_GE(SimulatedStream::num_graph_launches, 4u);
+    }
   }
 }
 
