@@ -131,6 +131,10 @@ struct Entry {
   uint64_t num_records = 0;
 };
 
+struct EmulatedGraph : StreamGraph {
+  std::vector<Entry> entries;
+};
+
 class StreamImpl;
 
 // The state that the device, its streams and its thread share.
@@ -216,6 +220,7 @@ class StreamImpl : public EmulatedStream {
     Entry& entry = Next(Action::kRun);
     entry.has_begun = false;
     entry.run.retry = nullptr;
+    entry.run.step_value = -1;
     return entry.run;
   }
   void EndLaunch() override { Push(); }
@@ -250,6 +255,31 @@ class StreamImpl : public EmulatedStream {
     return absl::OkStatus();
   }
 
+  absl::Status BeginCapture() override {
+    capture_ = std::make_unique<EmulatedGraph>();
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<StreamGraph>> EndCapture() override {
+    std::unique_ptr<EmulatedGraph> graph = std::move(capture_);
+    for (const Entry& entry : graph->entries) {
+      const bool is_run = entry.action == Action::kRun && entry.run.retry == nullptr;
+      if (!is_run && entry.action != Action::kCopy) {
+        return absl::FailedPreconditionError("graphs hold kernels and copies alone");
+      }
+    }
+    return graph;
+  }
+  void Launch(StreamGraph& graph, const GraphOffsets& offsets) override {
+    for (const Entry& captured : static_cast<EmulatedGraph&>(graph).entries) {
+      Entry& entry = Next(captured.action);
+      entry = captured;  // into memory that the ring's entry has
+      EmulatedRun& run = entry.run;
+      if (run.launch != kNoLaunch) run.launch += offsets.launch;
+      if (run.step_value >= 0) run.values[static_cast<size_t>(run.step_value)] += offsets.step;
+      Push();
+    }
+  }
+
   bool Poll() override { return core_->Poll(this); }
 
   // Runs the oldest entry. Returns false if there is none or it waits for an event.
@@ -278,6 +308,11 @@ class StreamImpl : public EmulatedStream {
   static constexpr size_t kCapacity = 1024;
 
   Entry& Next(Action action) {
+    if (capture_ != nullptr) {
+      Entry& captured = capture_->entries.emplace_back();
+      captured.action = action;
+      return captured;
+    }
     if (is_full()) core_->MakeRoom(this);
     Entry& entry = entries_[tail_.load(std::memory_order_relaxed) % kCapacity];
     entry.action = action;
@@ -285,6 +320,7 @@ class StreamImpl : public EmulatedStream {
   }
 
   void Push() {
+    if (capture_ != nullptr) return;
     tail_.store(tail_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     core_->Wake();
   }
@@ -373,6 +409,7 @@ class StreamImpl : public EmulatedStream {
 
   const std::shared_ptr<Core> core_;
   std::vector<Entry> entries_;
+  std::unique_ptr<EmulatedGraph> capture_;  // null: the stream captures nothing
   alignas(64) std::atomic<size_t> tail_{0};
   alignas(64) std::atomic<size_t> head_{0};
   // Used while the device's mutex is held:

@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 
 #include "base/device.h"
+#include "base/stream_graph.h"
 
 namespace penstock {
 
@@ -46,13 +47,15 @@ struct EmulatedRun {
   std::vector<void*> pointers;  // into kDevice or kPinned memory, or null; the function gets them
                                 // as the host can use them
   std::array<uint64_t, 4> values = {};
+  int step_value = -1;  // which of them is KernelArgs::step; -1: none
   uint64_t launch = kNoLaunch;
 };
 
-class EmulatedStream : public Stream {
+// Runs with `retry` cannot be captured into graphs.
+class EmulatedStream : public Stream, public CapturingStream {
  public:
-  // The next run, to be filled in: every member but `retry`, which is null, keeps what an earlier
-  // run has left there.
+  // The next run, to be filled in: every member but `retry`, which is null, and `step_value`, which
+  // is -1, keeps what an earlier run has left there.
   virtual EmulatedRun& BeginLaunch() = 0;
   // Enqueues what BeginLaunch returned.
   virtual void EndLaunch() = 0;

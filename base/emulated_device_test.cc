@@ -225,5 +225,60 @@ TEST(EmulatedOrderTest, IsDrawnFromTheSeed) {
   EXPECT_NE(order_of(1), order_of(2));
 }
 
+// ---- Graphs.
+
+absl::Status AddValue(void*, const EmulatedRun& run) {
+  *static_cast<int*>(run.pointers[0]) += static_cast<int>(run.values[1]);
+  return absl::OkStatus();
+}
+
+TEST_P(EmulatedDeviceTest, AGraphRunsAtItsLaunchesWithTheirSteps) {
+  const std::unique_ptr<Memory> one = Allocate(sizeof(int));
+  const std::unique_ptr<Memory> two = Allocate(sizeof(int));
+  auto& stream = dynamic_cast<EmulatedStream&>(*stream_);
+  ASSERT_EQ(stream.BeginCapture(), absl::OkStatus());
+  EmulatedRun& run = stream.BeginLaunch();
+  run.function = &AddValue;
+  run.pointers = {one->data()};
+  run.values = {0, 5, 0, 0};
+  run.step_value = 1;
+  stream.EndLaunch();
+  stream_->Copy(two->data(), one->data(), sizeof(int), CopyKind::kDeviceToDevice);
+  const auto graph = stream.EndCapture();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(Read(*one), 0);
+  stream.Launch(**graph, {});
+  EXPECT_EQ(Read(*two), 5);
+  stream.Launch(**graph, {.step = 100});
+  stream.Launch(**graph, {.step = static_cast<uint64_t>(-2)});
+  EXPECT_EQ(Read(*two), 5 + 105 + 3);
+}
+
+TEST_P(EmulatedDeviceTest, AnErrorInAGraphNamesTheLaunch) {
+  auto& stream = dynamic_cast<EmulatedStream&>(*stream_);
+  ASSERT_EQ(stream.BeginCapture(), absl::OkStatus());
+  Launch(*stream_, &Fail, nullptr, {}, 7);
+  const auto graph = stream.EndCapture();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(Finish(*stream_), absl::OkStatus());
+  stream.Launch(**graph, {.launch = 30});
+  EXPECT_EQ(Finish(*stream_).code(), absl::StatusCode::kDataLoss);
+  ASSERT_NE(event_->error(), nullptr);
+  EXPECT_EQ(event_->error()->launch, 37u);
+}
+
+TEST_P(EmulatedDeviceTest, AGraphHoldsKernelsAndCopiesAlone) {
+  const std::unique_ptr<Event> event = device_->CreateEvent();
+  const std::unique_ptr<Memory> memory = Allocate(sizeof(int));
+  auto& stream = dynamic_cast<EmulatedStream&>(*stream_);
+  ASSERT_EQ(stream.BeginCapture(), absl::OkStatus());
+  Launch(*stream_, &Increment, nullptr, {memory->data()});
+  stream_->Record(event.get());
+  EXPECT_EQ(stream.EndCapture().status().code(), absl::StatusCode::kFailedPrecondition);
+  // Nothing has run, and the stream goes on.
+  Launch(*stream_, &Increment, nullptr, {memory->data()});
+  EXPECT_EQ(Read(*memory), 1);
+}
+
 }  // namespace
 }  // namespace penstock

@@ -22,6 +22,7 @@
 #include "base/format.h"
 #include "base/machine.h"
 #include "base/strings.h"
+#include "kernels/gpu.h"
 
 namespace penstock::cli {
 namespace {
@@ -91,6 +92,9 @@ Check CheckCudaKernels(const Registries& registries) {
 // Jobs run without it: the host then moves what GPUs exchange.
 Check CheckNccl() { return {"nccl", true, DescribeNccl()}; }
 
+// Jobs run without it: convolutions then take longer.
+Check CheckCudnn() { return {"cudnn", true, kernels::DescribeCudnn()}; }
+
 Check CheckText() {
   const Job job;
   const absl::StatusOr<Corpus> corpus = LoadCorpus(job.data.text, 1);
@@ -131,6 +135,7 @@ absl::Status Doctor(const Environment& environment, bool is_json) {
       CheckGpus(),
       CheckCudaKernels(environment.registries),
       CheckNccl(),
+      CheckCudnn(),
       CheckText(),
       CheckTemporaryFolder(),
       CheckProcesses(environment)};

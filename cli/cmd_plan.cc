@@ -44,12 +44,13 @@ namespace {
 // Before any pass.
 constexpr std::string_view kInput = "input";
 
-// The passes of any job. `split-directions` runs for bidirectional policies only, and
-// `mixed-precision` for train.dtype = "bf16" and "f16".
+// The passes of any job. `split-directions` runs for bidirectional policies only, `mixed-precision`
+// for train.dtype = "bf16" and "f16", and `fuse-epilogues` where a device is a GPU.
 std::vector<planner::Pass> AllPasses(const graph::OpRegistry& ops) {
   planner::SendOptions sends;
   sends.placement = planner::StagePlacement{1, 2, planner::Placement::kBidirectional};
-  return planner::CompilePasses(ops, sends, DType::kBF16);
+  return planner::CompilePasses(ops, sends, DType::kBF16, planner::kLeastSubBatchBytes,
+                                [](const graph::Graph&, int) { return true; });
 }
 
 // Of --dump.

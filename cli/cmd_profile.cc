@@ -21,20 +21,87 @@
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "bench/gpu_profile.h"
 #include "bench/profile.h"
+#include "kernels/gpu.h"
 #include "planner/cluster/cluster_file.h"
+#include "planner/cluster/presets.h"
 
 namespace penstock::cli {
 namespace {
 
 struct Options {
+  std::string device = "cpu";
   std::string cluster;
   std::optional<int64_t> devices;
   std::string output;
   bool is_json = false;
 };
 
+// GPUs of this machine: the first one is measured. What joins them is not: it is that of the preset
+// for as many GPUs.
+absl::StatusOr<planner::Cluster> MeasureGpus(const Environment& environment,
+                                             const Options& options) {
+  const kernels::GpuSystem system = kernels::FindGpus();
+  RETURN_IF_ERROR(system.status);
+  const auto num_gpus = static_cast<int64_t>(system.gpus.size());
+  const int64_t num_devices = options.devices.value_or(num_gpus);
+  if (num_devices > num_gpus) {
+    return absl::InvalidArgumentError(
+        StrCat("--devices ", num_devices, ": this machine has ", Counted(num_gpus, "GPU")));
+  }
+  ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, kernels::CreateCudaDevice(0));
+  ASSIGN_OR_RETURN(planner::DeviceKind kind,
+                   bench::MeasureDeviceKind(*device, environment.registries.cuda_kernels, {}));
+  kind.name = system.gpus[0].name;
+  kind.memory_bytes = static_cast<int64_t>(system.gpus[0].memory_bytes);
+  ASSIGN_OR_RETURN(const planner::Cluster preset,
+                   planner::FindClusterPreset(StrCat("hgx-h100:", num_devices)));
+  planner::ClusterSpec spec = preset.spec();
+  spec.name = HostName();
+  kind.host_memory_bytes = spec.kinds[0].host_memory_bytes;
+  spec.kinds = {std::move(kind)};
+  return planner::Cluster::Create(std::move(spec));
+}
+
+absl::Status ProfileGpus(const Environment& environment, const Options& options) {
+  if (!options.cluster.empty()) {
+    return absl::InvalidArgumentError("--cluster: use --devices with --device cuda");
+  }
+  RETURN_IF_ERROR(CheckWritable(options.output));
+  const SteadyClock clock;
+  const int64_t begin_ns = clock.NowNs();
+  ASSIGN_OR_RETURN(const planner::Cluster cluster, MeasureGpus(environment, options));
+  RETURN_IF_ERROR(WriteTextFile(options.output, planner::FormatCluster(cluster)));
+  const double seconds = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
+  if (options.is_json) {
+    const nlohmann::json json = {
+        {"devices", cluster.num_devices()}, {"links", cluster.num_levels()}, {"seconds", seconds}};
+    environment.out << DumpJson(json) << "\n";
+    return absl::OkStatus();
+  }
+  const planner::DeviceKind& gpu = cluster.spec().kinds[0];
+  environment.out << Counted(cluster.num_devices(), "device") << ": " << gpu.name << "\n"
+                  << "products   ";
+  const char* separator = "";
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+    const double rate = gpu.peak_flops_per_s[static_cast<size_t>(dtype)];
+    if (rate == 0) continue;
+    environment.out << separator << FormatCount(rate) << " flops/s in " << Name(dtype);
+    separator = ", ";
+  }
+  environment.out << "\nmemory     " << FormatBytes(static_cast<uint64_t>(gpu.memory_bytes_per_s))
+                  << "/s\n"
+                  << "host link  " << FormatBytes(static_cast<uint64_t>(gpu.host_link_bytes_per_s))
+                  << "/s\n"
+                  << "launches   " << FormatSeconds(gpu.launch_s) << " each\n"
+                  << "links      not measured: those of an HGX H100\n"
+                  << "written to " << options.output << " in " << FormatSeconds(seconds) << "\n";
+  return absl::OkStatus();
+}
+
 absl::Status Profile(const Environment& environment, const Options& options) {
+  if (options.device == "cuda") return ProfileGpus(environment, options);
   RETURN_IF_ERROR(CheckWritable(options.output));
   const SteadyClock clock;
   const int64_t begin_ns = clock.NowNs();
@@ -78,14 +145,19 @@ void AddProfileCommand(CLI::App& app, const Environment& environment, Action* ac
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
       "profile", "Measure this machine and write a file for `penstock plan --cluster`.");
+  command->add_option("--device", options->device, "Measure \"cpu\" or \"cuda\" devices (cpu)")
+      ->option_text("KIND")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   command
       ->add_option(
           "--cluster", options->cluster,
           "File (.toml) whose key devices in section [cluster] gives the number of devices")
       ->option_text("FILE");
   command
-      ->add_option("--devices", options->devices,
-                   "Number of devices, with one thread each; overrides --cluster (one per core)")
+      ->add_option(
+          "--devices", options->devices,
+          "Number of devices: CPU devices of one thread, where it overrides --cluster (one "
+          "per core), or GPUs (all)")
       ->option_text("N")
       ->check(AtLeast(1));
   command->add_option("-o,--output", options->output, "Write the description to this file (.toml)")

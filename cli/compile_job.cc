@@ -40,6 +40,7 @@ CompileSettings SettingsOf(const Job& job, const JobGraph& graph) {
           .chunks_per_group = graph.chunks_per_group,
           .device_groups = graph.device_groups,
           .split_weight_gradients = job.parallel.split_backward,
+          .fuse_epilogues = job.parallel.fuse_epilogues,
           .host_devices = HostsToPlanFor(job, graph),
           .program = graph.settings,
           .machine = graph.machine,
@@ -54,6 +55,12 @@ absl::StatusOr<planner::FoldedPlan> CompileFoldedGraph(const Registries& registr
   options.policies = &settings.policies;
   ASSIGN_OR_RETURN(options.kernels_of,
                    TraitsOf(registries, settings.devices, static_cast<int>(settings.num_threads)));
+  if (settings.fuse_epilogues.value_or(settings.devices.Has("cuda"))) {
+    options.fuses_epilogues = [&settings](uint32_t first, uint32_t count) {
+      return settings.fuse_epilogues.has_value() ||
+             settings.devices.Count("cuda", first, count) > 0;
+    };
+  }
   options.threads_per_device = static_cast<uint32_t>(settings.num_threads);
   options.strategy = settings.strategy;
   options.settings = settings.program;

@@ -35,6 +35,7 @@ struct CompileSettings {
   std::optional<planner::Placement> placement = {};   // likewise
   std::vector<int> device_groups = {};                // likewise
   bool split_weight_gradients = false;                // likewise
+  std::optional<bool> fuse_epilogues = {};            // unset: on stages with a GPU
   std::vector<uint32_t> host_devices = {};            // likewise
   std::vector<planner::ProgramSetting> program = {};  // recorded in the plan
   std::optional<planner::Machine> machine = {};       // for which the step is predicted

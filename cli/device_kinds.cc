@@ -120,6 +120,7 @@ std::vector<std::string> DescribeDevices(std::string_view kind) {
   lines.push_back(StrCat("CUDA ", Version(system.runtime_version), ", driver for CUDA ",
                          Version(system.driver_version)));
   lines.push_back(DescribeNccl());
+  lines.push_back(kernels::DescribeCudnn());
   return lines;
 }
 

@@ -104,6 +104,7 @@ struct Job {
     int64_t chunks = 0;             // a pipeline stage; 0: as the strategy or the schedule says
     bool split_backward = false;    // also if the schedule wants it
     std::optional<planner::Recompute> recompute;  // default: as the strategy says, or is chosen
+    std::optional<bool> fuse_epilogues;           // default: on GPUs
     std::vector<graph::SplitHint> hints;          // shardings that are stated for values
   } parallel;
 
@@ -127,6 +128,7 @@ struct Job {
     int64_t hosts = 1;               // that devices are spread over evenly; see host_layout.h
     std::vector<Host> host;          // in their order; empty: `hosts` of them
     std::optional<int64_t> threads;  // a device; default: the host's cores over its devices
+    bool captures_graphs = true;     // GPUs launch steady phases as CUDA graphs
     double node_timeout = 3.3;       // seconds; a node that does not answer for longer is lost
     // Of the links between processes, for the replayed bound; default: planner::LinkRates.
     std::optional<double> link_gbit_per_s;

@@ -544,6 +544,10 @@ const std::vector<Key>& Keys() {
        "Whether backward phases are split into input gradients (B) and weight gradients (W) (true "
        "if the schedule needs it)",
        Boolean([](Job& j) { return &j.parallel.split_backward; })},
+      {"parallel.fuse_epilogues",
+       "Whether matrix products are one kernel with the bias and gelu after them, and with the "
+       "gradients of these (true on stages with a GPU, false on others)",
+       Boolean([](Job& j) { return &j.parallel.fuse_epilogues; })},
       {"cluster.file",
        "Cluster to plan for: a preset such as \"dgx-a100:16\" (`penstock list clusters`) or a file "
        "that describes one (this machine)",
@@ -571,6 +575,11 @@ const std::vector<Key>& Keys() {
        "Threads per CPU device (the cores of the host, without one for each of its other devices, "
        "divided by its CPU devices)",
        Integer([](Job& j) { return &j.cluster.threads; }, 1, 1 << 10)},
+      {"cluster.graphs",
+       "Whether GPUs launch phases that repeat as CUDA graphs: \"on\" or \"off\". The results are "
+       "the same (\"on\")",
+       Choice([](Job& j) { return &j.cluster.captures_graphs; },
+              std::vector<std::pair<std::string_view, bool>>{{"on", true}, {"off", false}})},
       {"cluster.node_timeout",
        "Seconds without an answer after which a process of the job counts as lost (3.3)",
        Number([](Job& j) { return &j.cluster.node_timeout; }, 0.5, 3600, "0.5 to 3600")},

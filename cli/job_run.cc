@@ -6,8 +6,10 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -114,6 +116,7 @@ class JobRun {
     session_options_.seed = static_cast<uint64_t>(job.train.seed);
     session_options_.policies = &environment.registries.policies;
     session_options_.first_step = start_.info.step;
+    session_options_.captures_graphs = job.cluster.captures_graphs;
     session_options_.reserves_state_copy = !job.checkpoint.path.empty();
     session_options_.states = start_.states;
     is_trace_wanted_ = !options.trace.empty() || !options.svg.empty() || !options.report.empty();
@@ -252,6 +255,7 @@ class JobRun {
     const absl::Status trained = trainer.Run(&summary_);
     is_done_before_ = trained.ok() && summary_.steps == 0;
     last_step_ = LastTraced(trainer);
+    AddGraphs(*session);
     events_ = session->TakeTrace();
     if (!trained.ok() && is_trace_wanted_ && events_.empty()) {
       // The job was aborted: what devices of this process have recorded is still there.
@@ -369,6 +373,23 @@ class JobRun {
     environment_.err << "note: the job was aborted, so the trace of its processes is lost";
     if (!files.empty()) environment_.err << "; not written: " << StrJoin(files, ", ");
     environment_.err << std::endl;
+  }
+
+  // What the GPUs of the session launch as graphs.
+  void AddGraphs(const actors::Session& session) {
+    if (device_list_.IsAll("cpu")) return;
+    constexpr absl::Duration kTimeout = absl::Seconds(5);  // a summary without it is good, too
+    const absl::StatusOr<actors::EngineSnapshot> snapshot = session.inspector()->Inspect(kTimeout);
+    if (!snapshot.ok()) return;
+    std::map<std::string, std::set<uint32_t>> devices_of;
+    for (const actors::DeviceSnapshot& device : snapshot->devices) {
+      if (!device.graphs.empty()) devices_of[device.graphs].insert(device.device);
+    }
+    for (const auto& [text, devices] : devices_of) {
+      const std::string of =
+          plan_.devices.size() == 1 ? std::string() : StrCat("devices ", RankRanges(devices), ": ");
+      summary_.graphs.push_back(StrCat(of, text));
+    }
   }
 
   void AddTraceAnalysis() {

@@ -202,6 +202,11 @@ std::string SummaryJson(const RunSummary& summary) {
     StrAppend(&text, ", \"images_per_s\": ",
               JsonNumber(static_cast<double>(summary.images_per_step) / step_time_s));
   }
+  if (!summary.graphs.empty()) {
+    std::vector<std::string> lines;
+    for (const std::string& line : summary.graphs) lines.push_back(JsonString(line));
+    StrAppend(&text, ", \"graphs\": [", StrJoin(lines, ", "), "]");
+  }
   if (summary.traced.has_value()) {
     StrAppend(&text, ", \"traced_steps\": {\"first\": ", actors::StepNumber(summary.traced->first),
               ", \"last\": ", actors::StepNumber(summary.traced->last), "}");
@@ -263,6 +268,7 @@ std::string SummaryText(const RunSummary& summary) {
               PathSum(*summary.path), "\n      ", PathFractions(*summary.path), ReplayText(summary),
               "\n");
   }
+  for (const std::string& line : summary.graphs) StrAppend(&text, "graphs: ", line, "\n");
   if (IsTraceCut(summary)) StrAppend(&text, "trace: ", TraceText(summary), "\n");
   if (!summary.sample.empty()) StrAppend(&text, "\n", Printable(summary.sample), "\n");
   return text;

@@ -38,7 +38,9 @@ struct RunSummary {
   double validation_accuracy = std::numeric_limits<double>::quiet_NaN();
   double unigram_entropy = 0;  // NaN: no text
   std::string sample;
-  std::string cores_note;            // where devices outnumber the cores
+  std::string cores_note;  // where devices outnumber the cores
+  // What GPUs launch as CUDA graphs, a line for devices of which the same is true; empty: no GPUs.
+  std::vector<std::string> graphs;
   std::vector<double> step_times_s;  // of every step
   std::vector<double> losses;        // likewise
   std::vector<Validation> validations;

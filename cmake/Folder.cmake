@@ -2,6 +2,7 @@
 
 # penstock_sources(out): the sources of the current folder, tests left out; the folders cuda/ count
 # only where CUDA is built, and folders no_cuda/ only where it is not; likewise nccl/ and no_nccl/.
+# Of cudnn/ and no_cudnn/, which belong to CUDA, builds without CUDA have neither.
 function(penstock_sources out)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS
     "${CMAKE_CURRENT_SOURCE_DIR}/*.cc" "${CMAKE_CURRENT_SOURCE_DIR}/*.cu")
@@ -23,6 +24,13 @@ function(penstock_filter_backends name)
   else()
     list(FILTER files EXCLUDE REGEX "/nccl/[^/]*$")
   endif()
+  if(PENSTOCK_BUILD_CUDNN)
+    list(FILTER files EXCLUDE REGEX "/no_cudnn/[^/]*$")
+  elseif(PENSTOCK_BUILD_CUDA)
+    list(FILTER files EXCLUDE REGEX "/cudnn/[^/]*$")
+  else()
+    list(FILTER files EXCLUDE REGEX "/(no_)?cudnn/[^/]*$")
+  endif()
   set(${name} "${files}" PARENT_SCOPE)
 endfunction()
 
@@ -35,7 +43,8 @@ endfunction()
 #
 # INSTALL puts the library and its public headers into the installed package: PUBLIC_HEADERS where
 # they are given, otherwise all of the folder's headers but *_internal.h and those of the backends
-# (folders named ucx/, cuda/ or nccl/), which tests/layering_check.py lets include their libraries.
+# (folders named ucx/, cuda/, cudnn/ or nccl/), which tests/layering_check.py lets include their
+# libraries.
 #
 # CUDA names what the library links, privately, where CUDA is built.
 #
@@ -98,7 +107,7 @@ function(penstock_folder_library folder)
     set(headers ${arg_PUBLIC_HEADERS})
     if(NOT headers)
       file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" "*.h")
-      list(FILTER headers EXCLUDE REGEX "_internal\\.h$|(^|/)(ucx|cuda|nccl)/")
+      list(FILTER headers EXCLUDE REGEX "_internal\\.h$|(^|/)(ucx|cuda|cudnn|nccl)/")
     endif()
     foreach(header IN LISTS headers)
       cmake_path(GET header PARENT_PATH subfolder)
@@ -109,16 +118,19 @@ function(penstock_folder_library folder)
 endfunction()
 
 # penstock_link_cuda(target sources libs...): what links `target` links the libraries of CUDA, too;
-# only the sources in folders cuda/ and nccl/ see their headers, so that all others are compiled as
-# they are without CUDA.
+# only the sources in folders cuda/, cudnn/ and nccl/ see their headers, so that all others are
+# compiled as they are without CUDA.
 function(penstock_link_cuda target sources)
   foreach(library IN LISTS ARGN)
     target_link_libraries(${target} INTERFACE "$<LINK_ONLY:${library}>")
   endforeach()
-  list(FILTER sources INCLUDE REGEX "/(cuda|nccl)/[^/]*$")
+  list(FILTER sources INCLUDE REGEX "/(cuda|cudnn|nccl)/[^/]*$")
   set(folders ${CUDAToolkit_INCLUDE_DIRS})
   if(PENSTOCK_BUILD_NCCL)
     list(APPEND folders "${PENSTOCK_NCCL_INCLUDE_DIR}")
+  endif()
+  if(PENSTOCK_BUILD_CUDNN)
+    list(APPEND folders "${PENSTOCK_CUDNN_INCLUDE_DIR}")
   endif()
   set_source_files_properties(${sources} PROPERTIES INCLUDE_DIRECTORIES "${folders}")
 endfunction()

@@ -30,6 +30,7 @@
 #include "planner/simulator/phase_times.h"
 #include "planner/simulator/simulate_plan.h"
 #include "planner/strategy/directions.h"
+#include "planner/strategy/fuse_epilogues.h"
 #include "planner/strategy/mixed_precision.h"
 #include "planner/strategy/offload.h"
 #include "planner/strategy/recompute.h"
@@ -52,7 +53,7 @@ Pass MixedPrecisionPass(const graph::OpRegistry& ops, DType dtype) {
 }  // namespace
 
 std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends,
-                                DType precision, int64_t sub_batch_bytes) {
+                                DType precision, int64_t sub_batch_bytes, FusesStage fuses) {
   const auto caches = std::make_shared<ReshardCaches>();
   std::vector<Pass> passes = {
       {"propagate", [](graph::Graph& g) { return Propagate(PropagationLevel::kUserPriority, &g); }},
@@ -71,6 +72,11 @@ std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions&
          return SplitIntoSubBatches(ops, sub_batch_bytes, g);
        }},
   };
+  if (fuses != nullptr) {
+    passes.push_back({"fuse-epilogues", [&ops, fuses = std::move(fuses)](graph::Graph& g) {
+                        return FuseEpilogues(ops, fuses, g);
+                      }});
+  }
   if (IsHalf(precision)) passes.insert(passes.begin(), MixedPrecisionPass(ops, precision));
   if (IsBidirectional(sends.placement)) {
     passes.insert(passes.begin(),
@@ -145,6 +151,14 @@ absl::StatusOr<std::optional<StagePlacement>> PlaceStages(const graph::Graph& gr
   return placement;
 }
 
+// The group of devices that runs a stage; in a bidirectional pipeline, in the first direction.
+int GroupOfStage(const CompileOptions& options, const std::optional<StagePlacement>& placement,
+                 int stage) {
+  const bool has_chunks = placement.has_value() && !IsBidirectional(placement);
+  const int group = has_chunks ? placement->GroupOf(stage) : stage;
+  return options.device_groups.empty() ? group : options.device_groups[static_cast<size_t>(group)];
+}
+
 // Whether the device groups are a permutation of the pipeline's groups.
 absl::Status CheckDeviceGroups(const graph::Graph& graph, const CompileOptions& options) {
   if (options.device_groups.empty()) return absl::OkStatus();
@@ -157,6 +171,41 @@ absl::Status CheckDeviceGroups(const graph::Graph& graph, const CompileOptions& 
   return absl::InvalidArgumentError(absl::StrCat(
       "device groups ", absl::StrJoin(options.device_groups, ", "), ": expected the numbers below ",
       num_groups, " once each, and stages that lie on one mesh"));
+}
+
+// The devices of each group as LowerToPlan numbers them: where they begin, and behind the last.
+std::vector<uint32_t> FirstDevices(const graph::Graph& graph, const CompileOptions& options,
+                                   const std::optional<StagePlacement>& placement) {
+  const bool is_bidirectional = IsBidirectional(placement);
+  const int num_groups = is_bidirectional
+                             ? NumStages(graph)
+                             : NumStages(graph) / std::max(options.chunks_per_group, 1);
+  std::vector<int64_t> devices(static_cast<size_t>(num_groups), graph.meshes()[0].num_devices());
+  for (const graph::Node& node : graph.nodes()) {
+    const int group = GroupOfStage(options, placement, std::max(node.stage, 0));
+    devices[static_cast<size_t>(group)] =
+        graph.meshes()[static_cast<size_t>(node.mesh)].num_devices();
+  }
+  std::vector<uint32_t> first = {0};
+  for (const int64_t count : devices) {
+    first.push_back(first.back() + static_cast<uint32_t>(count / (is_bidirectional ? 2 : 1)));
+  }
+  return first;
+}
+
+// Whether the devices of any group that runs the stage fuse epilogues. Null if none does anywhere.
+FusesStage StagesThatFuse(const CompileOptions& options,
+                          const std::optional<StagePlacement>& placement) {
+  if (options.fuses_epilogues == nullptr) return nullptr;
+  return [&options, placement](const graph::Graph& graph, int stage) {
+    const std::vector<uint32_t> first = FirstDevices(graph, options, placement);
+    const auto fuses = [&](int stage_of_group) {
+      const auto group = static_cast<size_t>(GroupOfStage(options, placement, stage_of_group));
+      return options.fuses_epilogues(first[group], first[group + 1] - first[group]);
+    };
+    // The other direction runs it on the group at the other end.
+    return fuses(stage) || (IsBidirectional(placement) && fuses(NumStages(graph) - 1 - stage));
+  };
 }
 
 absl::StatusOr<StepEstimate> EstimateGraph(const graph::Graph& graph, const LowerOptions& lower,
@@ -218,13 +267,14 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   SendOptions sends;
   ASSIGN_OR_RETURN(sends.placement, PlaceStages(graph, *policy, options));
   sends.costs = options.send_costs;
-  RETURN_IF_ERROR(RunPasses(CompilePasses(ops, sends, options.precision, options.sub_batch_bytes),
+  RETURN_IF_ERROR(CheckDeviceGroups(graph, options));
+  RETURN_IF_ERROR(RunPasses(CompilePasses(ops, sends, options.precision, options.sub_batch_bytes,
+                                          StagesThatFuse(options, sends.placement)),
                             options.passes, &graph));
 
   LowerOptions lower;
   lower.policy = policy;
   lower.placement = sends.placement;
-  RETURN_IF_ERROR(CheckDeviceGroups(graph, options));
   lower.device_groups = options.device_groups;
   lower.split_weight_gradients = options.split_weight_gradients || policy->needs().splits_backward;
   std::optional<StepEstimate> estimate;

@@ -6,6 +6,7 @@
 #define PENSTOCK_PLANNER_COMPILE_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@
 #include "planner/search/estimate.h"
 #include "planner/search/machine.h"
 #include "planner/sharding/split_sends.h"
+#include "planner/strategy/fuse_epilogues.h"
 
 namespace penstock::planner {
 
@@ -35,6 +37,9 @@ struct CompileOptions {
   graph::KernelTraits kernels;  // kernels::TraitsOf(registry, threads_per_device)
   // Instead of `kernels` where devices are of several kinds: called for each group of the pipeline.
   KernelTraitsOf kernels_of = nullptr;
+  // Whether products are joined with what follows them (strategy/fuse_epilogues.h) on the devices
+  // [first, first + count). Null: nowhere.
+  std::function<bool(uint32_t first, uint32_t count)> fuses_epilogues = nullptr;
   uint32_t threads_per_device = 1;
   // bf16 or f16: mixed precision (strategy/mixed_precision.h); f32: the graph's own types.
   DType precision = DType::kF32;
@@ -80,12 +85,13 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
                              const CompileOptions& options);
 
 // The passes of Compile that leave a graph, in their order; what comes after makes the plan of it.
-// In a bidirectional pipeline (sends.placement) split-directions comes first. `ops` outlives the
-// result. Passes of one result keep redistributions that they have planned for the next graph, so
-// they are for one thread.
+// In a bidirectional pipeline (sends.placement) split-directions comes first. With `fuses`,
+// fuse-epilogues comes last. `ops` outlives the result. Passes of one result keep redistributions
+// that they have planned for the next graph, so they are for one thread.
 std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends = {},
                                 DType precision = DType::kF32,
-                                int64_t sub_batch_bytes = kLeastSubBatchBytes);
+                                int64_t sub_batch_bytes = kLeastSubBatchBytes,
+                                FusesStage fuses = nullptr);
 
 // The same without split-sends, for graphs whose stages are not yet those of a plan: MeasureWork
 // charges what that pass would do (search/stage_work.h). Neither are batches split: it takes all

@@ -43,7 +43,10 @@ std::vector<Pass> NamedPasses(const graph::OpRegistry& ops) {
       PropagatePass("propagate:aggressive", PropagationLevel::kAggressive),
       PropagatePass("propagate:basic", PropagationLevel::kBasic),
   };
-  for (Pass& pass : CompilePasses(ops)) passes.push_back(std::move(pass));
+  const FusesStage everywhere = [](const graph::Graph&, int) { return true; };
+  for (Pass& pass : CompilePasses(ops, {}, DType::kF32, kLeastSubBatchBytes, everywhere)) {
+    passes.push_back(std::move(pass));
+  }
   return passes;
 }
 

@@ -216,6 +216,31 @@ TEST_P(AnyPlanDoubleTest, AgreesToNineDigits) {
 
 INSTANTIATE_TEST_SUITE_P(Groups, AnyPlanDoubleTest, ::testing::Range(0, kGroups));
 
+// Products are one node with their bias and gelu, and gradients likewise: every other layout.
+class AnyPlanWithEpiloguesTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(AnyPlanWithEpiloguesTest, AgreesToNineDigits) {
+  const std::string settings = kSmall + "--set 'train.dtype=\"f64\"'";
+  const std::vector<double> one = Losses(kOneDevice, settings, kDoubleSteps);
+  for (size_t i = 2 * static_cast<size_t>(GetParam()); i < std::size(kLayouts); i += 2 * kGroups) {
+    const Layout& layout = kLayouts[i];
+    SCOPED_TRACE(Name(layout));
+    ExpectSameLosses(
+        one, Losses(layout, settings + " --set parallel.fuse_epilogues=true", kDoubleSteps), 1e-9);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, AnyPlanWithEpiloguesTest, ::testing::Range(0, kGroups));
+
+// On the CPU each is what it stands for, in f32 to the bit.
+TEST(AnyPlanWithEpiloguesOnceTest, OneDeviceGivesTheSameBits) {
+  const std::string settings = kSmall + kConstantRate;
+  for (const Layout& layout : {kOneDevice, Layout{"dp=1", 1, 4, "1f1b"}}) {
+    EXPECT_EQ(Losses(layout, settings, kSteps),
+              Losses(layout, settings + " --set parallel.fuse_epilogues=true", kSteps));
+  }
+}
+
 // At the demo's own size, which has several buckets of gradients and long messages.
 TEST(AnyPlanDoubleOfDemoTest, AgreesToNineDigits) {
   const std::string settings = "--set 'train.dtype=\"f64\"'";

@@ -196,6 +196,7 @@ control::StatusPromise ClusterEngine::OpenNode(
   spec.setCheckResults(static_cast<uint8_t>(options.check_results));
   spec.setFirstStep(options.first_step);
   spec.setInitStates(options.states == nullptr);
+  spec.setCapturesGraphs(options.captures_graphs);
   spec.setSharesCores(crowded_hosts_.contains(hosts_[rank]));
   call.setObserver(session_->MakeObserver(rank));
   return control::StatusOf(call.send(),

@@ -184,6 +184,7 @@ struct SessionSpec {
   firstStep @11 :Int64;
   initStates @12 :Bool = true;  # false: they will be set before the first step
   traceEvery @14 :Int64 = 1;
+  capturesGraphs @15 :Bool = true;  # see SessionOptions
   sharesCores @13 :Bool;  # the devices of its host have more threads than the host has cores
 }
 
@@ -230,6 +231,7 @@ struct DeviceState {
   transferNs @10 :Int64;
   microbatches @11 :Int64;
   channels @12 :ChannelUse;
+  graphs @13 :Text;
 }
 
 struct ChannelUse {

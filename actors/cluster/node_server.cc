@@ -90,6 +90,7 @@ class NodeServer final : public control::Node::Server {
         std::min<uint8_t>(spec.getCheckResults(), static_cast<uint8_t>(kernels::kLastResultCheck)));
     request.first_step = std::clamp<int64_t>(spec.getFirstStep(), 0, kMaxFirstStep);
     request.init_states = spec.getInitStates();
+    request.captures_graphs = spec.getCapturesGraphs();
     request.shares_cores = spec.getSharesCores();
     const auto observer =
         std::make_shared<Holder<control::Observer::Client>>(node_.loop, params.getObserver());

@@ -124,6 +124,7 @@ absl::Status NodeSession::Connect(const std::vector<std::pair<uint32_t, std::str
   local.check_results = request_.check_results;
   local.first_step = request_.first_step;
   local.init_states = request_.init_states;
+  local.captures_graphs = request_.captures_graphs;
   local.shares_cores = request_.shares_cores;
   std::unique_ptr<transport::Transport> transport = std::move(transport_);
   if (options_.wrap_transport) transport = options_.wrap_transport(std::move(transport));

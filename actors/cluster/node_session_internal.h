@@ -55,6 +55,7 @@ struct SessionRequest {
   kernels::ResultCheck check_results = kernels::ResultCheck::kNone;
   int64_t first_step = 0;
   bool init_states = true;
+  bool captures_graphs = true;
 };
 
 // The bytes of memory that all sessions of a process may use.

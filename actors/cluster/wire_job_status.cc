@@ -44,6 +44,7 @@ void WriteDevice(const DeviceSnapshot& device, DeviceState::Builder out) {
   out.setDevice(device.device);
   out.setState(static_cast<uint8_t>(device.state));
   out.setRunning(Cut(device.running).c_str());
+  out.setGraphs(Cut(device.graphs).c_str());
   out.setStep(device.step);
   out.setAgeNs(device.age_ns);
   out.setIdleNs(device.idle_ns);
@@ -74,6 +75,7 @@ DeviceSnapshot ReadDevice(DeviceState::Reader reader) {
   device.state =
       state <= static_cast<uint8_t>(State::kWaiting) ? static_cast<State>(state) : State::kSilent;
   device.running = ReadText(reader.getRunning());
+  device.graphs = ReadText(reader.getGraphs());
   device.step = reader.getStep();
   device.age_ns = std::max<int64_t>(reader.getAgeNs(), 0);
   device.idle_ns = std::clamp<int64_t>(reader.getIdleNs(), 0, device.age_ns);

@@ -52,6 +52,9 @@ struct DeviceSnapshot {
   int64_t transfer_ns = 0;
   int64_t microbatches = 0;  // that have passed through all phases of its compute lane
   ChannelUse channels;
+  // How many phases an asynchronous device launches as graphs, and why others are not; empty of
+  // other devices.
+  std::string graphs;
   int64_t still_ns = 0;  // since when it has had nothing to run; 0: it runs
   // Starts and completions of each communicating actor: odd while it is under way. Empty: silent.
   std::vector<uint64_t> communications;

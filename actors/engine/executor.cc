@@ -42,7 +42,10 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(
   }
   std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(
       parts, options, std::move(linked), std::move(streams), std::move(staging)));
-  if (!executor->is_synchronous_) executor->ReserveMarks(device);
+  if (!executor->is_synchronous_) {
+    executor->ReserveMarks(device);
+    executor->PlanGraphs();
+  }
   return executor;
 }
 
@@ -343,7 +346,7 @@ void DeviceExecutor::Start(uint32_t index) {
   if (!is_synchronous_) {
     progress.first_launch = static_cast<uint64_t>(instance) * actors_.size();
     LaneStream& lane = StreamOf(phase);
-    lane.Promise(NumMarks(index));
+    lane.Promise(1);
     for (size_t other = 0; other < kNumLanes; ++other) {
       if ((phase.joined_lanes >> other & 1) != 0) lane.Follow(*streams_[other]);
     }
@@ -362,6 +365,10 @@ void DeviceExecutor::Start(uint32_t index) {
     for (uint32_t k = 0; k < group.num_patches; ++k) {
       args_[patch[k].arg] = patch[k].slot0 + slot * group.slot_bytes;
     }
+  }
+  if (!is_synchronous_) {
+    if (LaunchGraph(index)) return;
+    StreamOf(phase).Promise(NumMarks(index) - 1);  // of its acts
   }
   std::copy(needs_.begin() + phase.first_actor, needs_.begin() + phase.end_actor,
             pending_.begin() + phase.first_actor);

@@ -17,6 +17,9 @@
 // collectives itself (transport/stream_collective.h): then streams wait for other devices, so acts
 // are launched in the planned order, and phases follow each other by instances (PhaseSource).
 //
+// Phases of an asynchronous device whose acts are kernels and copies alone are captured into graphs
+// and launched by one call (phase_graph.h).
+//
 // Errors. A kernel that fails poisons its step on this device: no kernel, feed or fetch of the step
 // runs from then on, its state updates included, but tokens still flow; sends and collectives carry
 // kErrorFlag, and a device that receives it poisons its step too. So every step drains. Steps
@@ -41,13 +44,16 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 
 #include "actors/engine/device_communication.h"
 #include "actors/engine/device_snapshot.h"
 #include "actors/engine/host_staging.h"
 #include "actors/engine/lane_stream.h"
 #include "actors/engine/link.h"
+#include "actors/engine/phase_graph.h"
 #include "actors/engine/ready_set.h"
 #include "actors/engine/stage.h"
 #include "actors/engine/stage_exchange.h"
@@ -104,8 +110,9 @@ struct ExecutorOptions {
   size_t trace_capacity = 0;     // events, the last ones; 0: no trace
   int64_t trace_every = 1;       // steps: 0, trace_every, 2 * trace_every, ... are recorded
   int64_t first_step = 0;        // what step 0 counts as: see SessionOptions
+  bool captures_graphs = true;   // of steady phases: see SessionOptions
   // For tests: picks any actor that is ready; 0: the first. Ignored where the device runs its
-  // collectives itself.
+  // collectives itself, and in graphs.
   uint64_t firing_seed = 0;
 };
 
@@ -171,6 +178,10 @@ class DeviceExecutor {
 
   // What the device does, without what it waits for. Any thread.
   DeviceSnapshot Snapshot() const;
+
+  // Of an asynchronous device: how many phases are launched as graphs, and why others are not;
+  // empty of others. Any thread.
+  std::string DescribeGraphs() const ABSL_LOCKS_EXCLUDED(graph_mutex_);
 
   // "is in actor 'h3.attn'", or that it is in none. Any thread.
   std::string DescribeRunningActor() const;
@@ -255,7 +266,12 @@ class DeviceExecutor {
   void CompleteStep(StepRecord& record);
   void QueueIfOpen(uint32_t phase);
 
+  void PlanGraphs();
+  bool LaunchGraph(uint32_t phase);
+  absl::Status Capture(uint32_t phase, PhaseGraph::Variant* variant);
+
   absl::Status Execute(uint32_t actor, uint32_t phase);
+  std::byte* FillFeed(const Actor& actor, const Phase& phase, const Progress& progress);
   void CopyFeed(const Actor& actor, const Phase& phase, const Progress& progress);
   void CopyFetch(const Actor& actor, const Phase& phase, const Progress& progress);
   void DeliverFetches(const LaneStream::Mark& instance);
@@ -295,6 +311,9 @@ class DeviceExecutor {
   }
   int64_t InstanceOf(int64_t step, int64_t microbatch, bool per_microbatch) const {
     return per_microbatch ? step * num_microbatches_ + microbatch : step;
+  }
+  bool IsTraced(int64_t step) const {
+    return is_tracing_ && (options_.trace_every <= 1 || step % options_.trace_every == 0);
   }
   void Trace(const LaneStream::Mark& what, int64_t end_ns);
   uint32_t PhaseOf(uint32_t actor) const;
@@ -346,6 +365,7 @@ class DeviceExecutor {
   const bool is_synchronous_;
   bool is_tracing_ = false;
   std::unique_ptr<HostStaging> staging_;                       // of an asynchronous device
+  std::vector<PhaseGraph> graphs_;                             // likewise, a phase each
   LaneStreams streams_;                                        // their work uses what is above
   std::vector<std::unique_ptr<LaneStream>> floating_streams_;  // likewise
   std::vector<LaneStream*> all_streams_;                       // those that phases run on
@@ -389,6 +409,9 @@ class DeviceExecutor {
 
   // Starts and completions of each comm; written by the owner's thread.
   std::vector<std::atomic<uint64_t>> communication_counts_;
+
+  mutable absl::Mutex graph_mutex_;
+  GraphCounts graph_counts_ ABSL_GUARDED_BY(graph_mutex_);
 
   std::atomic<uint32_t> running_actor_{planner::kNone};  // the one being run or launched
   // For Snapshot, written by the owner's thread.

@@ -20,7 +20,7 @@ constexpr size_t kMaxDescribedLines = 100;
 }  // namespace
 
 void DeviceExecutor::Trace(const LaneStream::Mark& what, int64_t end_ns) {
-  if (options_.trace_every > 1 && what.step % options_.trace_every != 0) return;
+  if (!IsTraced(what.step)) return;
   const TraceEvent event = {
       device_index_, what.actor,    what.phase, static_cast<uint32_t>(what.microbatch),
       what.step,     what.begin_ns, end_ns};
@@ -277,6 +277,7 @@ DeviceSnapshot DeviceExecutor::Snapshot() const {
   const int64_t completed = num_completed_.load(std::memory_order_relaxed);
   const int64_t idle_begin = idle_begin_ns_.load(std::memory_order_relaxed);
   snapshot.step = completed + options_.first_step;
+  snapshot.graphs = DescribeGraphs();
   snapshot.age_ns = now - loaded_ns_;
   snapshot.still_ns = idle_begin == 0 ? 0 : std::max<int64_t>(now - idle_begin, 1);
   std::array<int64_t, kNumIdleKinds> idle_ns = {};

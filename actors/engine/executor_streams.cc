@@ -235,18 +235,24 @@ void DeviceExecutor::FailStream(const StreamError& error, const LaneStream::Mark
   Poison(where.step);
 }
 
-void DeviceExecutor::CopyFeed(const Actor& actor, const Phase& phase, const Progress& progress) {
+// On the host: to the device's memory, if that is the host's, or else to staging. Returns where.
+std::byte* DeviceExecutor::FillFeed(const Actor& actor, const Phase& phase,
+                                    const Progress& progress) {
   const HostCopy& copy = copies_[actor.part];
-  const void* feed = RecordOf(progress.step).buffers->feeds[copy.target].data();
-  void* const target = args_[actor.first_arg];
-  if (is_synchronous_) {
-    copy.tile.FromGlobal(feed, target, progress.microbatch);
-    return;
-  }
-  std::byte* const tile = staging_->TileOf(
-      actor.part, InstanceOf(progress.step, progress.microbatch, phase.per_microbatch));
-  copy.tile.FromGlobal(feed, tile, progress.microbatch);
-  progress.stream->Copy(target, tile, copy.num_bytes, CopyKind::kHostToDevice);
+  std::byte* const tile =
+      is_synchronous_ ? static_cast<std::byte*>(args_[actor.first_arg])
+                      : staging_->TileOf(actor.part, InstanceOf(progress.step, progress.microbatch,
+                                                                phase.per_microbatch));
+  copy.tile.FromGlobal(RecordOf(progress.step).buffers->feeds[copy.target].data(), tile,
+                       progress.microbatch);
+  return tile;
+}
+
+void DeviceExecutor::CopyFeed(const Actor& actor, const Phase& phase, const Progress& progress) {
+  std::byte* const tile = FillFeed(actor, phase, progress);
+  if (is_synchronous_) return;
+  progress.stream->Copy(args_[actor.first_arg], tile, copies_[actor.part].num_bytes,
+                        CopyKind::kHostToDevice);
 }
 
 // From an asynchronous device the tile comes later: see DeliverFetches.

@@ -276,6 +276,7 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   executor_options.trace_capacity = options_.trace_capacity;
   executor_options.trace_every = options_.trace_every;
   executor_options.first_step = options_.first_step;
+  executor_options.captures_graphs = options_.captures_graphs;
   if (options_.firing_seed != 0) executor_options.firing_seed = options_.firing_seed + index;
   ASSIGN_OR_RETURN(std::unique_ptr<DeviceExecutor> executor,
                    DeviceExecutor::Create(parts, executor_options));

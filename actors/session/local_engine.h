@@ -63,6 +63,7 @@ struct LocalEngineOptions {
   kernels::ResultCheck check_results = kernels::ResultCheck::kNone;  // see SessionOptions
   int64_t first_step = 0;                                            // likewise
   uint64_t firing_seed = 0;                                          // likewise
+  bool captures_graphs = true;                                       // likewise
   bool init_states = true;  // false: the states will be set before the first step
 };
 

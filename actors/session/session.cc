@@ -214,6 +214,7 @@ class Session::Impl : private EngineObserver {
     local.trace_every = options.trace_every;
     local.check_results = options.check_results;
     local.first_step = options.first_step;
+    local.captures_graphs = options.captures_graphs;
     local.firing_seed = options.firing_seed;
     local.init_states = options.states == nullptr;
     if (options.reserves_state_copy) {

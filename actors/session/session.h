@@ -76,6 +76,8 @@ struct SessionOptions {
   bool trace = false;             // whether events are recorded, for TakeTrace
   // Traces record the first step and every so many steps after it. REQUIRES: at least 1.
   int64_t trace_every = 1;
+  // Whether GPUs launch steady phases as CUDA graphs. Results are the same.
+  bool captures_graphs = true;
   // Fail a step whose kernels make a NaN or an infinity out of finite operands; the error names the
   // first such actor. For finding where a NaN arises: steps take a little longer.
   kernels::ResultCheck check_results = kernels::ResultCheck::kNone;

@@ -186,6 +186,16 @@ const std::map<std::string, Expectation, std::less<>>& Expectations() {
          return 2 * c.operand(0) * static_cast<double>(c.results[0].shape.back());
        }}},
       {"einsum", {EinsumFlops}},
+      // The bias has the columns of the product; operand 0 has a row for each sum.
+      {"einsum_bias", {[](const Case& c) { return 2 * c.operand(0) * c.operand(2) + c.result(); }}},
+      {"einsum_bias_gelu",
+       {[](const Case& c) { return 2 * c.operand(0) * c.operand(2) + 16 * c.result(); }}},
+      {"einsum_gelu_grad", {[](const Case& c) {
+         const auto columns = static_cast<double>(c.results[0].shape.back());
+         return 2 * c.operand(0) * columns + 20 * c.result();
+       }}},
+      {"einsum_bias_grad",
+       {[](const Case& c) { return 2 * c.operand(0) * c.result(1) + c.operand(1); }}},
       {"reduce_sum", EachOperand(1)},
       {"reduce_mean", EachOperand(1)},
       {"reduce_max", EachOperand(1)},

@@ -62,6 +62,10 @@ static void AddAll(OpRegistry& registry) {
   // Contractions and reductions.
   extern OpPtr MakeMatmul(); add(MakeMatmul());
   extern OpPtr MakeEinsum(); add(MakeEinsum());
+  extern OpPtr MakeEinsumBias(); add(MakeEinsumBias());
+  extern OpPtr MakeEinsumBiasGelu(); add(MakeEinsumBiasGelu());
+  extern OpPtr MakeEinsumGeluGrad(); add(MakeEinsumGeluGrad());
+  extern OpPtr MakeEinsumBiasGrad(); add(MakeEinsumBiasGrad());
   extern OpPtr MakeReduceSum(); add(MakeReduceSum());
   extern OpPtr MakeReduceMean(); add(MakeReduceMean());
   extern OpPtr MakeReduceMax(); add(MakeReduceMax());

@@ -56,14 +56,33 @@ struct BlasTypes {
   DType result = DType::kF32;
 };
 
+// What a product does besides, in the terms of the library: A, B and C are those of BlasLayout, a
+// vector has the type of C, and so has the matrix Z, which lies in memory as C does.
+enum class BlasEpilogue {
+  kNone,
+  kBias,         // C += bias[rows], which is the same for all columns
+  kBiasGelu,     // C = gelu(C + bias), its tanh approximation
+  kBiasGeluAux,  // the same, and Z = C + bias
+  kGeluGrad,     // C *= the gradient of gelu at Z
+  kBiasGradOfA,  // bias[rows] = the sum of A over k
+  kBiasGradOfB,  // bias[columns] = the sum of B over k
+};
+
+// The operands and results of an epilogue, where it has them.
+struct EpiloguePointers {
+  void* bias = nullptr;
+  void* z = nullptr;
+};
+
 // One product at fixed shapes and types.
 class BlasProduct {
  public:
   virtual ~BlasProduct() = default;
   // c = a b, plus c with `adds`. `workspace` has kBlasWorkspaceBytes, at a multiple of
-  // kBlasWorkspaceAlignment.
+  // kBlasWorkspaceAlignment. Of epilogues, only the gradients of a bias go with `adds`, and they do
+  // not add to the bias.
   virtual absl::Status Run(StreamHandle stream, const void* a, const void* b, void* c, bool adds,
-                           void* workspace) = 0;
+                           void* workspace, const EpiloguePointers& epilogue) = 0;
 };
 
 inline constexpr size_t kBlasWorkspaceBytes = size_t{32} << 20;
@@ -74,10 +93,10 @@ class Blas {
  public:
   virtual ~Blas() = default;
   // Null where the library has no algorithm for it. `alignment`: bytes that divide the addresses of
-  // all matrices, as Run gets them.
+  // all matrices and vectors, as Run gets them. REQUIRES: a batch of 1 with an epilogue.
   virtual absl::StatusOr<std::unique_ptr<BlasProduct>> Create(const BlasLayout& layout,
-                                                              const BlasTypes& types,
-                                                              int alignment) = 0;
+                                                              const BlasTypes& types, int alignment,
+                                                              BlasEpilogue epilogue) = 0;
 };
 
 }  // namespace penstock::kernels::cuda

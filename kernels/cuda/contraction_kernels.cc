@@ -21,26 +21,17 @@ struct Products {
   std::shared_ptr<BlasProduct> aligned;  // null: `plain` is no slower, or can do it alone
 };
 
-// Bytes that divide the address of every matrix of the plan, if 16 divides those of the tensors.
-int AlignmentOf(const ProductPlan& plan, const BlasTypes& types) {
-  return std::min(16, plan.aligned_elements * static_cast<int>(ByteSize(types.operands)));
-}
-
 absl::StatusOr<Products> CreateProducts(const ProductPlan& plan, const BlasTypes& types,
                                         Blas& blas) {
   const int element_bytes = static_cast<int>(ByteSize(types.operands));
   Products products;
-  ASSIGN_OR_RETURN(products.plain, blas.Create(plan.layout, types, element_bytes));
+  ASSIGN_OR_RETURN(products.plain,
+                   blas.Create(plan.layout, types, element_bytes, BlasEpilogue::kNone));
   if (const int alignment = AlignmentOf(plan, types); alignment > element_bytes) {
-    ASSIGN_OR_RETURN(products.aligned, blas.Create(plan.layout, types, alignment));
+    ASSIGN_OR_RETURN(products.aligned,
+                     blas.Create(plan.layout, types, alignment, BlasEpilogue::kNone));
   }
   return products;
-}
-
-void* AlignedWorkspace(void* workspace) {
-  const auto address = reinterpret_cast<uintptr_t>(workspace);
-  const uintptr_t missing = -address % kBlasWorkspaceAlignment;
-  return static_cast<std::byte*>(workspace) + missing;
 }
 
 KernelOr MakeProducts(const KernelSpec& spec, Stream& stream, const BlasTypes& types,
@@ -64,14 +55,11 @@ KernelOr MakeProducts(const KernelSpec& spec, Stream& stream, const BlasTypes& t
         for (const ProductOffsets& at : plan.launches) {
           RETURN_IF_ERROR(product.Run(to.handle(), a + at.a * operand_bytes,
                                       b + at.b * operand_bytes, c + at.c * result_bytes, adds,
-                                      workspace));
+                                      workspace, {}));
         }
         return absl::OkStatus();
       });
 }
-
-// Whether the library takes the operands' type.
-bool IsProductType(DType dtype) { return dtype == DType::kF32 || IsHalf(dtype); }
 
 KernelOr Create(IndicesOf indices_of, const KernelSpec& spec, Device& device, Stream& stream) {
   ASSIGN_OR_RETURN(const std::vector<ContractionIndex> indices, indices_of(spec));

@@ -1,6 +1,8 @@
 #include "kernels/cuda/contraction_plan.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -189,6 +191,18 @@ absl::StatusOr<ContractionPlan> PlanContraction(absl::Span<const ContractionInde
   plan.loops = LoopsOf(kinds);
   if (!is_empty) plan.product = PlanProduct(kinds);
   return plan;
+}
+
+bool IsProductType(DType dtype) { return dtype == DType::kF32 || IsHalf(dtype); }
+
+int AlignmentOf(const ProductPlan& plan, const BlasTypes& types) {
+  return std::min(16, plan.aligned_elements * static_cast<int>(ByteSize(types.operands)));
+}
+
+void* AlignedWorkspace(void* workspace) {
+  const auto address = reinterpret_cast<uintptr_t>(workspace);
+  const uintptr_t missing = -address % kBlasWorkspaceAlignment;
+  return static_cast<std::byte*>(workspace) + missing;
 }
 
 }  // namespace penstock::kernels::cuda

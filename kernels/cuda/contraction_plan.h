@@ -52,6 +52,15 @@ struct ContractionPlan {
 // kUnimplemented for more than kMaxLoops indices that cannot be joined.
 absl::StatusOr<ContractionPlan> PlanContraction(absl::Span<const ContractionIndex> indices);
 
+// Whether the library takes operands of the type.
+bool IsProductType(DType dtype);
+
+// Bytes that divide the address of every matrix of the plan, if 16 divides those of the tensors.
+int AlignmentOf(const ProductPlan& plan, const BlasTypes& types);
+
+// The first address in a workspace that the library takes for its own.
+void* AlignedWorkspace(void* workspace);
+
 }  // namespace penstock::kernels::cuda
 
 #endif  // PENSTOCK_KERNELS_CUDA_CONTRACTION_PLAN_H_

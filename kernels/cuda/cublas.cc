@@ -34,14 +34,36 @@ cudaDataType_t TypeOf(DType dtype) {
   return dtype == DType::kBF16 ? CUDA_R_16BF : dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
+// REQUIRES: it is not kNone.
+cublasLtEpilogue_t ToCublas(BlasEpilogue epilogue) {
+  switch (epilogue) {
+    case BlasEpilogue::kBias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case BlasEpilogue::kBiasGelu:
+      return CUBLASLT_EPILOGUE_GELU_BIAS;
+    case BlasEpilogue::kBiasGeluAux:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case BlasEpilogue::kGeluGrad:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case BlasEpilogue::kBiasGradOfA:
+      return CUBLASLT_EPILOGUE_BGRADA;
+    case BlasEpilogue::kBiasGradOfB:
+      return CUBLASLT_EPILOGUE_BGRADB;
+    case BlasEpilogue::kNone:
+      break;
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 class CublasProduct : public BlasProduct {
  public:
   // `api` outlives it.
   CublasProduct(const CublasApi& api, cublasLtHandle_t handle, const BlasLayout& layout,
-                const BlasTypes& types)
+                const BlasTypes& types, BlasEpilogue epilogue)
       : api_(api),
         handle_(handle),
         is_swapped_(layout.is_swapped),
+        epilogue_(epilogue),
         operand_type_(TypeOf(types.operands)),
         result_type_(TypeOf(types.result)),
         what_(StrCat(layout.batch, " products of ", Name(types.operands), " [", layout.rows, ", ",
@@ -58,6 +80,7 @@ class CublasProduct : public BlasProduct {
     const cublasOperation_t transpose_b = layout.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     RETURN_IF_ERROR(SetOperation(CUBLASLT_MATMUL_DESC_TRANSA, &transpose_a, sizeof(transpose_a)));
     RETURN_IF_ERROR(SetOperation(CUBLASLT_MATMUL_DESC_TRANSB, &transpose_b, sizeof(transpose_b)));
+    RETURN_IF_ERROR(SetEpilogue(layout, alignment));
     RETURN_IF_ERROR(MakeLayout(layout.transpose_a ? layout.k : layout.rows,
                                layout.transpose_a ? layout.rows : layout.k, layout.lda,
                                layout.batch, layout.a_batch, operand_type_, &a_));
@@ -70,9 +93,10 @@ class CublasProduct : public BlasProduct {
   }
 
   absl::Status Run(StreamHandle stream, const void* a, const void* b, void* c, bool adds,
-                   void* workspace) override {
+                   void* workspace, const EpiloguePointers& epilogue) override {
     const float one = 1;
     const float beta = adds ? 1 : 0;
+    RETURN_IF_ERROR(SetPointers(epilogue));
     if (is_swapped_) std::swap(a, b);
     return Check(
         api_.matmul(handle_, operation_.get(), &one, a, a_.get(), b, b_.get(), &beta, c, c_.get(),
@@ -89,6 +113,41 @@ class CublasProduct : public BlasProduct {
                             size_t num_bytes) {
     return Check(api_.set_operation(operation_.get(), attribute, value, num_bytes),
                  "setting up a matrix product of cuBLASLt");
+  }
+
+  bool HasBias() const {
+    return epilogue_ != BlasEpilogue::kNone && epilogue_ != BlasEpilogue::kGeluGrad;
+  }
+  bool HasZ() const {
+    return epilogue_ == BlasEpilogue::kBiasGeluAux || epilogue_ == BlasEpilogue::kGeluGrad;
+  }
+
+  absl::Status SetEpilogue(const BlasLayout& layout, int alignment) {
+    if (epilogue_ == BlasEpilogue::kNone) return absl::OkStatus();
+    const cublasLtEpilogue_t epilogue = ToCublas(epilogue_);
+    RETURN_IF_ERROR(SetOperation(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)));
+    const int32_t type = result_type_;
+    if (HasBias()) {
+      RETURN_IF_ERROR(SetOperation(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof(type)));
+    }
+    if (HasZ()) {
+      RETURN_IF_ERROR(
+          SetOperation(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &type, sizeof(type)));
+      RETURN_IF_ERROR(
+          SetOperation(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &layout.ldc, sizeof(layout.ldc)));
+    }
+    // The choice of an algorithm reads how the addresses are aligned, and nothing behind them.
+    void* const aligned = reinterpret_cast<void*>(static_cast<uintptr_t>(alignment));
+    return SetPointers({aligned, aligned});
+  }
+
+  absl::Status SetPointers(const EpiloguePointers& pointers) {
+    if (HasBias()) {
+      RETURN_IF_ERROR(
+          SetOperation(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &pointers.bias, sizeof(pointers.bias)));
+    }
+    if (!HasZ()) return absl::OkStatus();
+    return SetOperation(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &pointers.z, sizeof(pointers.z));
   }
 
   absl::Status MakeLayout(int64_t rows, int64_t columns, int64_t distance, int64_t batch,
@@ -139,6 +198,7 @@ class CublasProduct : public BlasProduct {
   const CublasApi& api_;
   const cublasLtHandle_t handle_;
   const bool is_swapped_;
+  const BlasEpilogue epilogue_;
   const cudaDataType_t operand_type_;
   const cudaDataType_t result_type_;
   const std::string what_;  // for errors
@@ -152,9 +212,9 @@ class Cublas : public Blas {
   Cublas(const CublasApi& api, Handle handle) : api_(api), handle_(std::move(handle)) {}
 
   absl::StatusOr<std::unique_ptr<BlasProduct>> Create(const BlasLayout& layout,
-                                                      const BlasTypes& types,
-                                                      int alignment) override {
-    auto product = std::make_unique<CublasProduct>(api_, handle_.get(), layout, types);
+                                                      const BlasTypes& types, int alignment,
+                                                      BlasEpilogue epilogue) override {
+    auto product = std::make_unique<CublasProduct>(api_, handle_.get(), layout, types, epilogue);
     ASSIGN_OR_RETURN(const bool has_algorithm, product->Prepare(layout, alignment));
     if (!has_algorithm) return nullptr;
     return product;

@@ -2,6 +2,9 @@
 
 #include "kernels/cuda/cublas.h"
 
+#include <cstdint>
+#include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +25,9 @@ struct FakeCublas {
   uint32_t alignment = 0;           // that was asked for last
   std::vector<cudaDataType> types;  // of the matrices, in the order in which they are laid out
   int num_objects = 0;              // that are not destroyed
+  // Of the operation, as they are set last, and as they were when an algorithm was chosen.
+  std::map<cublasLtMatmulDescAttributes_t, std::string> attributes;
+  std::map<cublasLtMatmulDescAttributes_t, std::string> chosen_by;
 };
 FakeCublas* fake = nullptr;
 
@@ -49,8 +55,12 @@ CublasApi FakeApi() {
     return CUBLAS_STATUS_SUCCESS;
   };
   api.destroy_operation = Destroy<cublasLtMatmulDescOpaque_t>;
-  api.set_operation = [](cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t, const void*,
-                         size_t) { return CUBLAS_STATUS_SUCCESS; };
+  api.set_operation = [](cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t attribute,
+                         const void* value, size_t num_bytes) {
+    std::string& bytes = fake->attributes[attribute];
+    bytes.assign(static_cast<const char*>(value), num_bytes);
+    return CUBLAS_STATUS_SUCCESS;
+  };
   api.create_layout = [](cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t, uint64_t,
                          int64_t) {
     fake->types.push_back(type);
@@ -77,6 +87,7 @@ CublasApi FakeApi() {
                          cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                          cublasLtMatmulPreference_t, int, cublasLtMatmulHeuristicResult_t*,
                          int* num_results) {
+    fake->chosen_by = fake->attributes;
     *num_results = fake->heuristic == CUBLAS_STATUS_SUCCESS ? fake->num_results : 0;
     return fake->heuristic;
   };
@@ -94,7 +105,8 @@ class CublasTest : public ::testing::Test {
   ~CublasTest() override { EXPECT_EQ(fake_.num_objects, 0); }
 
   absl::StatusOr<std::unique_ptr<BlasProduct>> Create(int alignment = 4,
-                                                      const BlasTypes& types = {}) {
+                                                      const BlasTypes& types = {},
+                                                      BlasEpilogue epilogue = BlasEpilogue::kNone) {
     const auto layout = BlasLayoutOf({.m = 3,
                                       .n = 5,
                                       .k = 7,
@@ -104,7 +116,21 @@ class CublasTest : public ::testing::Test {
                                       .b_column = 1,
                                       .c_row = 5,
                                       .c_column = 1});
-    return blas_->Create(*layout, types, alignment);
+    return blas_->Create(*layout, types, alignment, epilogue);
+  }
+
+  // The bytes of an attribute as a T; an error of the test if it has another size, or is not set.
+  template <typename T>
+  static T Attribute(const std::map<cublasLtMatmulDescAttributes_t, std::string>& attributes,
+                     cublasLtMatmulDescAttributes_t attribute) {
+    T value{};
+    const auto found = attributes.find(attribute);
+    if (found == attributes.end() || found->second.size() != sizeof(T)) {
+      ADD_FAILURE() << "attribute " << attribute << " is not set, or not to so many bytes";
+      return value;
+    }
+    std::memcpy(&value, found->second.data(), sizeof(T));
+    return value;
   }
 
   FakeCublas fake_;
@@ -127,6 +153,63 @@ TEST_F(CublasTest, OperandsAndResultsHaveTheirTypes) {
   fake_.types.clear();
   EXPECT_TRUE(Create(16).ok());
   EXPECT_THAT(fake_.types, ElementsAre(CUDA_R_32F, CUDA_R_32F, CUDA_R_32F));
+}
+
+TEST_F(CublasTest, AProductAloneHasNoEpilogue) {
+  ASSERT_TRUE(Create().ok());
+  EXPECT_FALSE(fake_.attributes.contains(CUBLASLT_MATMUL_DESC_EPILOGUE));
+  EXPECT_FALSE(fake_.attributes.contains(CUBLASLT_MATMUL_DESC_BIAS_POINTER));
+  EXPECT_FALSE(fake_.attributes.contains(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER));
+}
+
+TEST_F(CublasTest, EpiloguesAreDescribedBeforeTheAlgorithmIsChosen) {
+  struct Case {
+    BlasEpilogue epilogue;
+    cublasLtEpilogue_t expected;
+    bool has_bias;
+    bool has_z;
+  };
+  const Case cases[] = {
+      {BlasEpilogue::kBias, CUBLASLT_EPILOGUE_BIAS, true, false},
+      {BlasEpilogue::kBiasGelu, CUBLASLT_EPILOGUE_GELU_BIAS, true, false},
+      {BlasEpilogue::kBiasGeluAux, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, true, true},
+      {BlasEpilogue::kGeluGrad, CUBLASLT_EPILOGUE_DGELU, false, true},
+      {BlasEpilogue::kBiasGradOfA, CUBLASLT_EPILOGUE_BGRADA, true, false},
+      {BlasEpilogue::kBiasGradOfB, CUBLASLT_EPILOGUE_BGRADB, true, false},
+  };
+  int bias = 0;
+  int z = 0;
+  for (const Case& test : cases) {
+    SCOPED_TRACE(test.expected);
+    fake_.attributes.clear();
+    const auto product = Create(16, {DType::kBF16, DType::kF32}, test.epilogue);
+    ASSERT_TRUE(product.ok()) << product.status();
+    EXPECT_EQ(Attribute<cublasLtEpilogue_t>(fake_.chosen_by, CUBLASLT_MATMUL_DESC_EPILOGUE),
+              test.expected);
+    EXPECT_EQ(fake_.chosen_by.contains(CUBLASLT_MATMUL_DESC_BIAS_POINTER), test.has_bias);
+    EXPECT_EQ(fake_.chosen_by.contains(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER), test.has_z);
+    // The library reads how the addresses are aligned.
+    if (test.has_bias) {
+      EXPECT_EQ(Attribute<uintptr_t>(fake_.chosen_by, CUBLASLT_MATMUL_DESC_BIAS_POINTER), 16u);
+      EXPECT_EQ(Attribute<int32_t>(fake_.chosen_by, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE),
+                CUDA_R_32F);
+    }
+    if (test.has_z) {
+      EXPECT_EQ(Attribute<uintptr_t>(fake_.chosen_by, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER),
+                16u);
+      EXPECT_EQ(Attribute<int32_t>(fake_.chosen_by, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE),
+                CUDA_R_32F);
+      EXPECT_EQ(Attribute<int64_t>(fake_.chosen_by, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD), 5);
+    }
+    ASSERT_EQ((*product)->Run(nullptr, nullptr, nullptr, nullptr, false, nullptr, {&bias, &z}),
+              absl::OkStatus());
+    if (test.has_bias) {
+      EXPECT_EQ(Attribute<void*>(fake_.attributes, CUBLASLT_MATMUL_DESC_BIAS_POINTER), &bias);
+    }
+    if (test.has_z) {
+      EXPECT_EQ(Attribute<void*>(fake_.attributes, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER), &z);
+    }
+  }
 }
 
 TEST_F(CublasTest, AProductWithoutAnAlgorithmIsNone) {
@@ -156,7 +239,8 @@ TEST_F(CublasTest, AFailedLaunchNamesTheProduct) {
   const auto product = Create();
   ASSERT_TRUE(product.ok()) << product.status();
   EXPECT_THAT(
-      std::string((*product)->Run(nullptr, nullptr, nullptr, nullptr, false, nullptr).message()),
+      std::string(
+          (*product)->Run(nullptr, nullptr, nullptr, nullptr, false, nullptr, {}).message()),
       HasSubstr("launching cuBLASLt for 1 products of f32 [5, 7] and [7, 3]: "
                 "EXECUTION_FAILED (as the library says it)"));
 }

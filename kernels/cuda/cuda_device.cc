@@ -10,6 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/status_macros.h"
+#include "base/stream_graph.h"
 #include "base/strings.h"
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/device_code.h"
@@ -150,7 +151,26 @@ class CudaEvent : public Event {
   mutable StreamError error_;
 };
 
-class StreamImpl : public CudaStream {
+class CudaGraph : public StreamGraph {
+ public:
+  CudaGraph(std::shared_ptr<const DeviceState> state, cudaGraphExec_t graph, bool uses_offsets)
+      : state_(std::move(state)), graph_(graph), uses_offsets_(uses_offsets) {}
+  ~CudaGraph() override {
+    state_->Select();
+    cudaGraphExecDestroy(graph_);
+  }
+
+  cudaGraphExec_t handle() const { return graph_; }
+  // Whether a kernel of it reads the offsets.
+  bool uses_offsets() const { return uses_offsets_; }
+
+ private:
+  const std::shared_ptr<const DeviceState> state_;
+  const cudaGraphExec_t graph_;
+  const bool uses_offsets_;
+};
+
+class StreamImpl : public CudaStream, public CapturingStream {
  public:
   explicit StreamImpl(std::shared_ptr<const DeviceState> state)
       : state_(std::move(state)), errors_(std::make_shared<ErrorState>()) {
@@ -238,13 +258,72 @@ class StreamImpl : public CudaStream {
     Check(cudaMemsetAsync(to, 0, num_bytes, stream_), "zeroing memory");
   }
 
+  const LaunchOffsets* offsets() override {
+    if (!is_capturing_) return nullptr;
+    uses_offsets_ = true;
+    return reinterpret_cast<const LaunchOffsets*>(offsets_->data());
+  }
+
+  absl::Status BeginCapture() override {
+    if (stream_ == nullptr) return errors_->of_host;
+    RETURN_IF_ERROR(Named(state_->Select(), "selecting the device"));
+    if (offsets_ == nullptr) {
+      void* data = nullptr;
+      RETURN_IF_ERROR(Named(cudaMalloc(&data, sizeof(LaunchOffsets)), "allocating offsets"));
+      offsets_ = std::make_unique<CudaMemory>(state_, MemoryKind::kDevice,
+                                              static_cast<std::byte*>(data), sizeof(LaunchOffsets));
+    }
+    // Other threads may make calls that capturing does not allow, such as allocations.
+    RETURN_IF_ERROR(Named(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+                          "beginning to capture"));
+    is_capturing_ = true;
+    uses_offsets_ = false;
+    of_capture_ = absl::OkStatus();
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<StreamGraph>> EndCapture() override {
+    is_capturing_ = false;
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t instance = nullptr;
+    absl::Status status = of_capture_;
+    status.Update(Named(state_->Select(), "selecting the device"));
+    status.Update(Named(cudaStreamEndCapture(stream_, &graph), "capturing"));
+    if (status.ok()) status = Named(cudaGraphInstantiate(&instance, graph, 0), "making a graph");
+    // Otherwise the first launch would take the time and the memory.
+    if (status.ok()) status = Named(cudaGraphUpload(instance, stream_), "loading a graph");
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    if (!status.ok()) {
+      if (instance != nullptr) cudaGraphExecDestroy(instance);
+      cudaGetLastError();  // it is known
+      return status;
+    }
+    return std::make_unique<CudaGraph>(state_, instance, uses_offsets_);
+  }
+
+  void Launch(StreamGraph& graph, const GraphOffsets& offsets) override {
+    if (stream_ == nullptr || !Check(state_->Select(), "selecting the device")) return;
+    const auto& launched = static_cast<const CudaGraph&>(graph);
+    if (launched.uses_offsets()) {
+      auto* to = reinterpret_cast<LaunchOffsets*>(offsets_->data());
+      const auto stored =
+          static_cast<cudaError_t>(StoreOffsets(stream_, to, {offsets.step, offsets.launch}));
+      // With the offsets of another launch it would compute something else.
+      if (!Check(stored, "storing the offsets of a graph")) return;
+    }
+    Check(cudaGraphLaunch(launched.handle(), stream_), "launching a graph");
+  }
+
  private:
+  absl::Status Named(cudaError_t error, std::string_view what) const {
+    if (error == cudaSuccess) return absl::OkStatus();
+    return ToStatus(error, StrCat("cuda device ", state_->index, ": ", what));
+  }
+
   // Keeps the first error. Returns whether there is none.
   bool Check(cudaError_t error, std::string_view what) {
     if (error == cudaSuccess) return true;
-    if (errors_->of_host.ok()) {
-      errors_->of_host = ToStatus(error, StrCat("cuda device ", state_->index, ": ", what));
-    }
+    (is_capturing_ ? of_capture_ : errors_->of_host).Update(Named(error, what));
     return false;
   }
 
@@ -260,6 +339,10 @@ class StreamImpl : public CudaStream {
   const std::shared_ptr<ErrorState> errors_;
   cudaStream_t stream_ = nullptr;
   uint64_t num_resets_ = 0;
+  std::unique_ptr<CudaMemory> offsets_;  // LaunchOffsets; null before the first capture
+  bool is_capturing_ = false;
+  bool uses_offsets_ = false;  // what is being captured does
+  absl::Status of_capture_;    // the first call that failed in it
 };
 
 class CudaDeviceImpl : public CudaDevice {
@@ -301,9 +384,23 @@ class CudaDeviceImpl : public CudaDevice {
 
   Blas& blas() override { return *blas_; }
 
+  // Without the library, kernels of this folder compute convolutions; `penstock doctor` says why.
+  ConvolutionLibrary* convolutions() override {
+    if (!has_looked_for_convolutions_) {
+      has_looked_for_convolutions_ = true;
+      if (state_->Select() == cudaSuccess) {
+        absl::StatusOr<std::unique_ptr<ConvolutionLibrary>> library = CreateCudnn();
+        if (library.ok()) convolutions_ = *std::move(library);
+      }
+    }
+    return convolutions_.get();
+  }
+
  private:
   const std::shared_ptr<const DeviceState> state_;
   const std::unique_ptr<Blas> blas_;
+  bool has_looked_for_convolutions_ = false;
+  std::unique_ptr<ConvolutionLibrary> convolutions_;
 };
 
 // An error unless this build has code for the device, which is current.

@@ -8,6 +8,10 @@
 // the error as well: they may carry one that is later than what they waited for, never miss one.
 // After an error that CUDA keeps ("sticky") Reset fails.
 //
+// Streams capture graphs (base/stream_graph.h). Capturing and instantiating one allocates and may
+// block; launching it does not. A call that fails while its stream is capturing is an error of the
+// capture, not of the stream.
+//
 // Thread rule: that of base/device.h. Every call makes the device current on the calling thread.
 // Invariants: streams do not wait for the legacy default stream. These calls block: Allocate, a
 // copy whose host side is not pinned, Reset, the destruction of a stream, for at most
@@ -27,6 +31,7 @@
 #include "base/device.h"
 #include "base/gpu_stream.h"
 #include "kernels/cuda/blas.h"
+#include "kernels/cuda/convolution_library.h"
 #include "kernels/cuda/launch.h"
 
 namespace penstock::kernels::cuda {
@@ -43,12 +48,17 @@ class CudaStream : public Stream, public GpuStream {
   virtual absl::Status status() const = 0;
   // Sets device memory to zero bytes.
   virtual void Zero(void* to, size_t num_bytes) = 0;
+  // For kernels whose arguments change from step to step: null, unless the stream is capturing a
+  // graph.
+  virtual const LaunchOffsets* offsets() { return nullptr; }
 };
 
 // What they need of a device. Its streams are CudaStreams.
 class CudaDevice : public Device {
  public:
   virtual Blas& blas() = 0;
+  // Null where there is none. It is loaded at the first call.
+  virtual ConvolutionLibrary* convolutions() { return nullptr; }
 };
 
 // OK for 0; otherwise kResourceExhausted for a lack of memory and kInternal for anything else, with

@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include <cuda_runtime_api.h>
 
+#include "base/stream_graph.h"
 #include "kernels/cuda/cuda_kernel.h"
 
 namespace {
@@ -25,8 +26,18 @@ struct FakeEvent {
   int num_records = 0;
   int num_reached = 0;
 };
+using FakeWork = std::function<bool()>;  // returns false while it has to wait
+struct FakeGraph {
+  std::deque<FakeWork> work;
+};
 struct FakeStream {
-  std::deque<std::function<bool()>> work;  // each returns false while it has to wait
+  std::deque<FakeWork> work;
+  FakeGraph* capture = nullptr;  // what it is given goes there
+  bool has_broken_capture = false;
+
+  void Give(FakeWork given) {
+    (capture != nullptr ? capture->work : work).push_back(std::move(given));
+  }
 };
 
 struct FakeCuda {
@@ -40,6 +51,10 @@ struct FakeCuda {
   cudaError_t next_error = cudaSuccess;   // of the next call that can fail
   cudaError_t sticky = cudaSuccess;       // of all calls from now on
   std::vector<FakeStream*> streams;
+  int num_graphs = 0;          // that are not destroyed
+  int num_offsets_stored = 0;  // launches of the kernel that does so
+  int num_uploads = 0;
+  std::vector<cudaStreamCaptureMode> capture_modes;
   int num_allocations = 0;  // that are not freed
 
   cudaError_t Take() {
@@ -113,6 +128,68 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   *stream = reinterpret_cast<cudaStream_t>(fake->streams.back());
   return cudaSuccess;
 }
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  fake->selected.push_back(fake->current);
+  const cudaError_t error = fake->Take();
+  if (error != cudaSuccess) return error;
+  fake->capture_modes.push_back(mode);
+  Of(stream)->capture = new FakeGraph;
+  Of(stream)->has_broken_capture = false;
+  ++fake->num_graphs;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  FakeStream* captured = Of(stream);
+  *graph = nullptr;
+  if (captured->has_broken_capture) {
+    delete captured->capture;
+    --fake->num_graphs;
+  } else {
+    *graph = reinterpret_cast<cudaGraph_t>(captured->capture);
+  }
+  captured->capture = nullptr;
+  return captured->has_broken_capture ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* instance, cudaGraph_t graph,
+                                 unsigned long long) {  // NOLINT(google-runtime-int)
+  const cudaError_t error = fake->Take();
+  if (error != cudaSuccess) return error;
+  *instance =
+      reinterpret_cast<cudaGraphExec_t>(new FakeGraph(*reinterpret_cast<FakeGraph*>(graph)));
+  ++fake->num_graphs;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<FakeGraph*>(graph);
+  --fake->num_graphs;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  return cudaGraphDestroy(reinterpret_cast<cudaGraph_t>(graph));
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
+  ++fake->num_uploads;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  fake->selected.push_back(fake->current);
+  const cudaError_t error = fake->Take();
+  if (error != cudaSuccess) return error;
+  for (const FakeWork& work : reinterpret_cast<FakeGraph*>(graph)->work) Of(stream)->Give(work);
+  return cudaSuccess;
+}
+// The one kernel that the device itself launches stores the offsets of graphs.
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, void** args) {
+  using penstock::kernels::cuda::LaunchOffsets;
+  auto* const to = *static_cast<LaunchOffsets**>(args[0]);
+  const LaunchOffsets offsets = *static_cast<const LaunchOffsets*>(args[1]);
+  ++fake->num_offsets_stored;
+  Of(config->stream)->Give([=] {
+    *to = offsets;
+    return true;
+  });
+  return cudaSuccess;
+}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   std::erase(fake->streams, Of(stream));
   delete Of(stream);
@@ -131,7 +208,7 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t num_bytes, cudaStream_
   fake->selected.push_back(fake->current);
   const cudaError_t error = fake->Take();
   if (error != cudaSuccess) return error;
-  Of(stream)->work.push_back([=] {
+  Of(stream)->Give([=] {
     std::memset(data, value, num_bytes);
     return true;
   });
@@ -142,8 +219,11 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMe
   fake->selected.push_back(fake->current);
   fake->copy_kinds.push_back(kind);
   const cudaError_t error = fake->Take();
-  if (error != cudaSuccess) return error;
-  Of(stream)->work.push_back([=] {
+  if (error != cudaSuccess) {
+    Of(stream)->has_broken_capture = true;
+    return error;
+  }
+  Of(stream)->Give([=] {
     std::memcpy(to, from, num_bytes);
     return true;
   });
@@ -462,6 +542,126 @@ TEST_F(CudaDeviceTest, DevicesThatAreNotThereAreNamed) {
             absl::FailedPreconditionError("there is no cuda device 2: CUDA sees 2"));
   cuda_.count_error = cudaErrorNoDevice;
   EXPECT_EQ(OpenCudaDevice(0, CreateNoBlas).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// ---- Graphs.
+
+// A stand-in for a kernel: *to = step, which it gets as kernels of this folder do.
+void StoreStep(CudaStream& stream, uint64_t step, uint64_t* to) {
+  const LaunchOffsets* offsets = stream.offsets();
+  reinterpret_cast<FakeStream*>(stream.handle())->Give([=] {
+    *to = step + (offsets != nullptr ? offsets->step : 0);
+    return true;
+  });
+}
+
+TEST_F(CudaDeviceTest, AGraphRepeatsWhatWasCaptured) {
+  const auto device = Open();
+  const auto event = device->CreateEvent();
+  const auto stream = device->CreateStream();
+  auto& capturing = dynamic_cast<CapturingStream&>(*stream);
+  int a = 1;
+  int b = 2;
+  ASSERT_EQ(capturing.BeginCapture(), absl::OkStatus());
+  stream->Copy(&b, &a, sizeof(a), CopyKind::kDeviceToDevice);
+  dynamic_cast<CudaStream&>(*stream).Zero(&a, sizeof(a));
+  const auto graph = capturing.EndCapture();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  // Other threads of the process may allocate meanwhile.
+  EXPECT_THAT(cuda_.capture_modes, ElementsAre(cudaStreamCaptureModeThreadLocal));
+  EXPECT_EQ(cuda_.num_uploads, 1);
+  EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs), absl::OkStatus());
+  EXPECT_EQ(b, 2);  // it has not run
+  for (const int value : {5, 6}) {
+    a = value;
+    capturing.Launch(**graph, {});
+    EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs), absl::OkStatus());
+    EXPECT_EQ(b, value);
+    EXPECT_EQ(a, 0);
+  }
+  EXPECT_EQ(cuda_.num_offsets_stored, 0);  // no kernel reads them
+  EXPECT_THAT(cuda_.selected, Each(1));
+}
+
+// Launches of the same graph that are under way together have offsets of their own.
+TEST_F(CudaDeviceTest, KernelsInAGraphSeeTheStepOfItsLaunch) {
+  const auto device = Open();
+  const auto event = device->CreateEvent();
+  const auto stream = device->CreateStream();
+  auto& cuda_stream = dynamic_cast<CudaStream&>(*stream);
+  auto& capturing = dynamic_cast<CapturingStream&>(*stream);
+  uint64_t seen = 0;
+  uint64_t copies[3] = {};
+  StoreStep(cuda_stream, 3, &seen);  // without a graph
+  EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs), absl::OkStatus());
+  EXPECT_EQ(seen, 3u);
+  ASSERT_EQ(capturing.BeginCapture(), absl::OkStatus());
+  StoreStep(cuda_stream, 4, &seen);
+  const auto graph = capturing.EndCapture();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  for (uint64_t i = 0; i < 3; ++i) {
+    capturing.Launch(**graph, {.step = 10 * i});
+    stream->Copy(&copies[i], &seen, sizeof(seen), CopyKind::kDeviceToDevice);
+  }
+  EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs), absl::OkStatus());
+  EXPECT_THAT(copies, ElementsAre(4u, 14u, 24u));
+  EXPECT_EQ(cuda_stream.offsets(), nullptr);
+}
+
+TEST_F(CudaDeviceTest, AFailedCaptureLeavesTheStreamAsItWas) {
+  const auto device = Open();
+  const auto event = device->CreateEvent();
+  const auto stream = device->CreateStream();
+  auto& capturing = dynamic_cast<CapturingStream&>(*stream);
+  int a = 1;
+  int b = 2;
+  const auto copy = [&] { stream->Copy(&b, &a, sizeof(a), CopyKind::kDeviceToDevice); };
+  ASSERT_EQ(capturing.BeginCapture(), absl::OkStatus());
+  cuda_.next_error = cudaErrorStreamCaptureUnsupported;
+  copy();
+  EXPECT_THAT(std::string(capturing.EndCapture().status().message()),
+              HasSubstr("cuda device 1: copying: cudaErrorStreamCaptureUnsupported"));
+  EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs), absl::OkStatus());
+  ASSERT_EQ(capturing.BeginCapture(), absl::OkStatus());
+  copy();
+  cuda_.next_error = cudaErrorMemoryAllocation;
+  EXPECT_EQ(capturing.EndCapture().status().code(), absl::StatusCode::kResourceExhausted);
+  cuda_.next_error = cudaErrorInvalidValue;
+  EXPECT_THAT(std::string(capturing.BeginCapture().message()),
+              HasSubstr("beginning to capture: cudaErrorInvalidValue"));
+  EXPECT_EQ(b, 2);
+  copy();
+  EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs), absl::OkStatus());
+  EXPECT_EQ(b, 1);
+  EXPECT_EQ(cuda_.num_graphs, 0);
+}
+
+TEST_F(CudaDeviceTest, AGraphThatCannotBeLaunchedIsAnErrorOfTheStream) {
+  const auto device = Open();
+  const auto event = device->CreateEvent();
+  const auto stream = device->CreateStream();
+  auto& capturing = dynamic_cast<CapturingStream&>(*stream);
+  ASSERT_EQ(capturing.BeginCapture(), absl::OkStatus());
+  const auto graph = capturing.EndCapture();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  cuda_.next_error = cudaErrorInvalidValue;
+  capturing.Launch(**graph, {});
+  EXPECT_THAT(std::string(WaitUntilDone(*stream, *event, kTimeoutNs).message()),
+              HasSubstr("cuda device 1: launching a graph: cudaErrorInvalidValue"));
+}
+
+TEST_F(CudaDeviceTest, GraphsAndOffsetsAreFreed) {
+  {
+    const auto device = Open();
+    std::unique_ptr<StreamGraph> graph;
+    const auto stream = device->CreateStream();
+    auto& capturing = dynamic_cast<CapturingStream&>(*stream);
+    ASSERT_EQ(capturing.BeginCapture(), absl::OkStatus());
+    graph = capturing.EndCapture().value();
+    EXPECT_EQ(cuda_.num_graphs, 1);
+  }
+  EXPECT_EQ(cuda_.num_graphs, 0);
+  EXPECT_EQ(cuda_.num_allocations, 0);
 }
 
 }  // namespace

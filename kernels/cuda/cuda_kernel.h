@@ -113,7 +113,7 @@ inline absl::StatusOr<Indices::Type> IndexType(const KernelSpec& spec, int input
 }
 
 inline FaultSite SiteOf(const KernelArgs& args, CudaStream& stream) {
-  return {stream.fault(), args.launch};
+  return {stream.fault(), args.launch, stream.offsets()};
 }
 
 // Whether this run adds to its results.
@@ -142,6 +142,7 @@ void AddLocalKernels(KernelRegistry* registry);
 void AddRowKernels(KernelRegistry* registry);
 void AddReduceKernels(KernelRegistry* registry);
 void AddContractionKernels(KernelRegistry* registry);
+void AddEpilogueKernels(KernelRegistry* registry);
 void AddAttentionKernels(KernelRegistry* registry);
 void AddImageKernels(KernelRegistry* registry);
 void AddRoutingKernels(KernelRegistry* registry);

@@ -26,6 +26,7 @@ KernelRegistry CudaKernels() {
   cuda::AddRowKernels(&registry);
   cuda::AddReduceKernels(&registry);
   cuda::AddContractionKernels(&registry);
+  cuda::AddEpilogueKernels(&registry);
   cuda::AddAttentionKernels(&registry);
   cuda::AddImageKernels(&registry);
   cuda::AddRoutingKernels(&registry);

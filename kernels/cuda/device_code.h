@@ -1,4 +1,5 @@
-// Which GPUs the device code of this build runs on.
+// What the device itself has device code for: which GPUs the code of this build runs on, and the
+// offsets of graphs.
 //
 // Thread rule: pure functions, but for what they ask of CUDA.
 
@@ -12,6 +13,9 @@ namespace penstock::kernels::cuda {
 // 0 if the current device can run the kernels; cudaErrorNoKernelImageForDevice or
 // cudaErrorInvalidDeviceFunction if there is no code for it.
 LaunchResult FindDeviceCode();
+
+// *to = offsets, in the order of the stream.
+LaunchResult StoreOffsets(StreamHandle stream, LaunchOffsets* to, const LaunchOffsets& offsets);
 
 // The lowest compute capability that this build has code for, times ten.
 int LowestArchitecture();

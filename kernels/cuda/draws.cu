@@ -14,16 +14,22 @@ __device__ uint64_t GlobalIndex(const TileMap& tile, int64_t position) {
   return static_cast<uint64_t>(index);
 }
 
-__device__ uint32_t DrawWord(const RandomParams& params, int64_t position) {
+__device__ uint32_t StepOf(const RandomParams& params) {
+  if (params.offsets == nullptr) return params.step;
+  return params.step + static_cast<uint32_t>(params.offsets->step);
+}
+
+__device__ uint32_t DrawWord(const RandomParams& params, uint32_t step, int64_t position) {
   const uint64_t index = GlobalIndex(params.tile, position);
-  return DrawWords(params.seed, params.stream, params.step, index >> 2).v[index & 3];
+  return DrawWords(params.seed, params.stream, step, index >> 2).v[index & 3];
 }
 
 template <typename T>
 __global__ void DropoutKernel(RandomParams params, uint32_t threshold, float scale, int64_t count,
                               const T* x, T* y) {
+  const uint32_t step = StepOf(params);
   for (int64_t i = ThreadIndex(); i < count; i += ThreadCount()) {
-    const bool keeps = (DrawWord(params, i) >> 8) >= threshold;
+    const bool keeps = (DrawWord(params, step, i) >> 8) >= threshold;
     y[i] = Narrow<T>(Widen(x[i]) * (keeps ? scale : 0.0f));
   }
 }
@@ -34,10 +40,11 @@ __global__ void WholeDropoutKernel(RandomParams params, uint32_t threshold, floa
                                    int64_t count, const T* x, T* y) {
   constexpr int N = kPackOf<T>;
   const uint64_t first = static_cast<uint64_t>(params.tile.offset) >> 2;
+  const uint32_t step = StepOf(params);
   for (int64_t i = ThreadIndex(); i < count / N; i += ThreadCount()) {
     Values<T, N> values = LoadElements<true, N>(x + N * i, 1, N);
     for (int block = 0; block < N / 4; ++block) {
-      const RandomWords words = DrawWords(params.seed, params.stream, params.step,
+      const RandomWords words = DrawWords(params.seed, params.stream, step,
                                           first + static_cast<uint64_t>(i * (N / 4) + block));
       for (int j = 0; j < 4; ++j) {
         values.v[4 * block + j] *= (words.v[j] >> 8) >= threshold ? scale : 0.0f;
@@ -49,17 +56,19 @@ __global__ void WholeDropoutKernel(RandomParams params, uint32_t threshold, floa
 
 template <typename T>
 __global__ void RandomUniformKernel(RandomParams params, int64_t count, T* y) {
+  const uint32_t step = StepOf(params);
   for (int64_t i = ThreadIndex(); i < count; i += ThreadCount()) {
-    y[i] = Narrow<T>(static_cast<float>(DrawWord(params, i) >> 8) * 0x1p-24f);
+    y[i] = Narrow<T>(static_cast<float>(DrawWord(params, step, i) >> 8) * 0x1p-24f);
   }
 }
 
 // Box-Muller in double, as base/random.h.
 template <typename T>
 __global__ void RandomNormalKernel(RandomParams params, int64_t count, T* y) {
+  const uint32_t step = StepOf(params);
   for (int64_t i = ThreadIndex(); i < count; i += ThreadCount()) {
     const uint64_t index = GlobalIndex(params.tile, i);
-    const RandomWords words = DrawWords(params.seed, params.stream, params.step, index >> 2);
+    const RandomWords words = DrawWords(params.seed, params.stream, step, index >> 2);
     const bool is_second_pair = (index & 2) != 0;
     const double u = ((is_second_pair ? words.v[2] : words.v[0]) + 0.5) * 0x1p-32;
     const double v = (is_second_pair ? words.v[3] : words.v[1]) * 0x1p-32;

@@ -26,6 +26,7 @@ struct RandomParams {
   uint64_t seed = 0;
   uint32_t stream = 0;
   uint32_t step = 0;
+  const LaunchOffsets* offsets = nullptr;  // of the step; null: 0
   TileMap tile;
 };
 // Keeps an element where its word >> 8 is at least `threshold`.

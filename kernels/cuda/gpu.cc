@@ -4,6 +4,7 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "kernels/cuda/convolution_library.h"
 #include "kernels/cuda/cublas_api.h"
 #include "kernels/cuda/cuda_device.h"
 
@@ -58,6 +59,12 @@ GpuSystem FindGpus() {
   // Devices cannot be opened without it.
   if (system.status.ok()) system.status = cuda::LoadCublas().status();
   return system;
+}
+
+std::string DescribeCudnn() {
+  const absl::StatusOr<std::string> version = cuda::CudnnVersion();
+  if (version.ok()) return StrCat("cuDNN ", *version);
+  return StrCat("no cuDNN: ", ToStd(version.status().message()));
 }
 
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(int index) {

@@ -1,8 +1,13 @@
 // Kernels of convolutions, poolings and batch normalization.
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "graph/image_window.h"
+#include "kernels/cuda/convolution_library.h"
 #include "kernels/cuda/cuda_kernel.h"
 #include "kernels/cuda/images.h"
 
@@ -32,9 +37,46 @@ ConvolutionShape ConvolutionOf(const KernelSpec& spec, const TileDesc& x, const 
   return shape;
 }
 
-KernelOr CreateConv2d(const KernelSpec& spec, Device&, Stream& stream) {
+// The convolution by the library of the device; null where it has none for the spec.
+absl::StatusOr<std::shared_ptr<LibraryConvolution>> FindInLibrary(const KernelSpec& spec,
+                                                                  Device& device, Stream& stream,
+                                                                  ConvolutionPass pass,
+                                                                  const ConvolutionShape& shape) {
+  auto* const cuda_device = dynamic_cast<CudaDevice*>(&device);
+  auto* const cuda_stream = dynamic_cast<CudaStream*>(&stream);
+  const DType dtype = spec.outputs[0].dtype;
+  if (cuda_device == nullptr || cuda_stream == nullptr || !IsForLibrary(shape)) return nullptr;
+  if (spec.inputs[0].dtype != dtype || spec.inputs[1].dtype != dtype) return nullptr;
+  ConvolutionLibrary* const library = cuda_device->convolutions();
+  if (library == nullptr) return nullptr;
+  ASSIGN_OR_RETURN(std::unique_ptr<LibraryConvolution> found,
+                   library->Create(cuda_stream->handle(), pass, shape, dtype));
+  return std::shared_ptr<LibraryConvolution>(std::move(found));
+}
+
+KernelOr MakeLibraryKernel(const KernelSpec& spec, Stream& stream,
+                           const std::shared_ptr<LibraryConvolution>& convolution) {
+  return MakeKernel(spec, stream, [spec, convolution](const KernelArgs& args, CudaStream& to) {
+    to.handle();  // makes its device current
+    const uintptr_t address = reinterpret_cast<uintptr_t>(args.workspace);
+    const uintptr_t missing = -address % kConvolutionAlignment;
+    return convolution->Run(args.inputs[0], args.inputs[1], args.outputs[0],
+                            AddsToResults(spec, args),
+                            static_cast<std::byte*>(args.workspace) + missing);
+  });
+}
+
+// A plan is made before there is a device, and is good with the library and without it.
+size_t ConvolutionWorkspace(const KernelSpec&, int) {
+  return kConvolutionWorkspaceBytes + kConvolutionAlignment;
+}
+
+KernelOr CreateConv2d(const KernelSpec& spec, Device& device, Stream& stream) {
   const ConvolutionShape shape =
       ConvolutionOf(spec, spec.inputs[0], spec.inputs[1], spec.outputs[0]);
+  ASSIGN_OR_RETURN(const auto library,
+                   FindInLibrary(spec, device, stream, ConvolutionPass::kForward, shape));
+  if (library != nullptr) return MakeLibraryKernel(spec, stream, library);
   return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
     return MakeKernel(spec, stream, [spec, shape](const KernelArgs& args, CudaStream& to) {
       return Launched(spec, LaunchConvolution(to.handle(), shape, Input<T>(args, 0),
@@ -42,9 +84,13 @@ KernelOr CreateConv2d(const KernelSpec& spec, Device&, Stream& stream) {
     });
   });
 }
-KernelOr CreateConv2dInputGrad(const KernelSpec& spec, Device&, Stream& stream) {
+
+KernelOr CreateConv2dInputGrad(const KernelSpec& spec, Device& device, Stream& stream) {
   const ConvolutionShape shape =
       ConvolutionOf(spec, spec.outputs[0], spec.inputs[0], spec.inputs[1]);
+  ASSIGN_OR_RETURN(const auto library,
+                   FindInLibrary(spec, device, stream, ConvolutionPass::kInputGrad, shape));
+  if (library != nullptr) return MakeLibraryKernel(spec, stream, library);
   return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
     return MakeKernel(spec, stream, [spec, shape](const KernelArgs& args, CudaStream& to) {
       return Launched(spec, LaunchConvolutionInputGrad(to.handle(), shape, Input<T>(args, 0),
@@ -52,16 +98,19 @@ KernelOr CreateConv2dInputGrad(const KernelSpec& spec, Device&, Stream& stream) 
     });
   });
 }
-KernelOr CreateConv2dWeightGrad(const KernelSpec& spec, Device&, Stream& stream) {
+
+KernelOr CreateConv2dWeightGrad(const KernelSpec& spec, Device& device, Stream& stream) {
+  const ConvolutionShape shape =
+      ConvolutionOf(spec, spec.inputs[0], spec.outputs[0], spec.inputs[1]);
+  ASSIGN_OR_RETURN(const auto library,
+                   FindInLibrary(spec, device, stream, ConvolutionPass::kWeightGrad, shape));
+  if (library != nullptr) return MakeLibraryKernel(spec, stream, library);
   return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
-    return MakeKernel(
-        spec, stream,
-        [spec, shape = ConvolutionOf(spec, spec.inputs[0], spec.outputs[0], spec.inputs[1])](
-            const KernelArgs& args, CudaStream& to) {
-          return Launched(spec, LaunchConvolutionWeightGrad(
-                                    to.handle(), shape, Input<T>(args, 0), Input<T>(args, 1),
-                                    AddsToResults(spec, args), Output<T>(args, 0)));
-        });
+    return MakeKernel(spec, stream, [spec, shape](const KernelArgs& args, CudaStream& to) {
+      return Launched(spec, LaunchConvolutionWeightGrad(
+                                to.handle(), shape, Input<T>(args, 0), Input<T>(args, 1),
+                                AddsToResults(spec, args), Output<T>(args, 0)));
+    });
   });
 }
 
@@ -202,10 +251,13 @@ KernelOr CreateChannelVariance(const KernelSpec& spec, Device&, Stream& stream) 
 }  // namespace
 
 void AddImageKernels(KernelRegistry* registry) {
-  AddKernel(registry, "conv2d", {.create = CreateConv2d});
-  AddKernel(registry, "conv2d_input_grad", {.create = CreateConv2dInputGrad});
+  AddKernel(registry, "conv2d", {.workspace_bytes = ConvolutionWorkspace, .create = CreateConv2d});
+  AddKernel(registry, "conv2d_input_grad",
+            {.workspace_bytes = ConvolutionWorkspace, .create = CreateConv2dInputGrad});
   AddKernel(registry, "conv2d_weight_grad",
-            {.create = CreateConv2dWeightGrad, .supports_accumulate = true});
+            {.workspace_bytes = ConvolutionWorkspace,
+             .create = CreateConv2dWeightGrad,
+             .supports_accumulate = true});
   AddKernel(registry, "max_pool2d", {.create = CreateMaxPool});
   AddKernel(registry, "max_pool2d_grad", {.create = CreateMaxPoolGrad});
   AddKernel(registry, "avg_pool2d", {.create = CreateAvgPool});

@@ -109,10 +109,18 @@ struct Fault {
   volatile int32_t* of_device = nullptr;
 };
 
+// In device memory, for kernels that were captured into a graph: what is to be added, modulo 2^64,
+// to the step and the launch that they were captured with (base/stream_graph.h).
+struct LaunchOffsets {
+  uint64_t step = 0;
+  uint64_t launch = 0;
+};
+
 // What a launch that may fail on its operands is given.
 struct FaultSite {
   Fault* fault = nullptr;
   uint64_t launch = 0;
+  const LaunchOffsets* offsets = nullptr;  // null: the launch is not captured
 };
 
 // A scalar operand such as a learning rate.

@@ -40,10 +40,11 @@ TileMap MapOf(const TileDesc& tile, int64_t microbatch) {
   return map;
 }
 
-RandomParams ParamsOf(const KernelSpec& spec, const KernelArgs& args) {
+RandomParams ParamsOf(const KernelSpec& spec, const KernelArgs& args, CudaStream& stream) {
   return {.seed = args.seed,
           .stream = static_cast<uint32_t>(spec.attributes.GetInt("stream", 0)),
           .step = static_cast<uint32_t>(args.step),
+          .offsets = stream.offsets(),
           .tile = MapOf(spec.outputs[0], args.microbatch)};
 }
 
@@ -62,9 +63,9 @@ KernelOr CreateDropout(const KernelSpec& spec, Device&, Stream& stream) {
   return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
     return MakeKernel(
         spec, stream, [spec, threshold, scale](const KernelArgs& args, CudaStream& to) {
-          return Launched(spec, LaunchDropout(to.handle(), ParamsOf(spec, args), threshold, scale,
-                                              spec.outputs[0].num_elements(), Input<T>(args, 0),
-                                              Output<T>(args, 0)));
+          return Launched(spec, LaunchDropout(to.handle(), ParamsOf(spec, args, to), threshold,
+                                              scale, spec.outputs[0].num_elements(),
+                                              Input<T>(args, 0), Output<T>(args, 0)));
         });
   });
 }
@@ -74,7 +75,7 @@ KernelOr CreateDraws(bool is_normal, const KernelSpec& spec, Stream& stream) {
   return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
     return MakeKernel(spec, stream, [spec, is_normal](const KernelArgs& args, CudaStream& to) {
       const auto launch = is_normal ? LaunchRandomNormal<T> : LaunchRandomUniform<T>;
-      return Launched(spec, launch(to.handle(), ParamsOf(spec, args),
+      return Launched(spec, launch(to.handle(), ParamsOf(spec, args, to),
                                    spec.outputs[0].num_elements(), Output<T>(args, 0)));
     });
   });

@@ -37,7 +37,12 @@ LaunchResult Launch(void (*kernel)(Params...), const LaunchShape& shape, StreamH
       simulated::with_more_shared_memory.count(reinterpret_cast<void*>(kernel)) == 0) {
     return 1;  // cudaErrorInvalidValue
   }
-  return simulated::RunGrid(shape, [&] { kernel(static_cast<Params>(args)...); });
+  const auto run = [=] {
+    return simulated::RunGrid(shape, [&] { kernel(static_cast<Params>(args)...); });
+  };
+  if (simulated::captured == nullptr) return run();
+  simulated::captured->push_back(run);
+  return 0;
 }
 
 template <typename... Params>
@@ -284,7 +289,8 @@ __device__ inline bool CheckIndex(const FaultSite& site, int64_t index, int64_t 
   if (site.fault->kind == Fault::kNone) {
     site.fault->value = index;
     site.fault->limit = limit;
-    site.fault->launch = site.launch;
+    site.fault->launch =
+        site.launch + (site.offsets != nullptr ? site.offsets->launch : uint64_t{0});
     __threadfence_system();
     site.fault->kind = Fault::kIndexOutside;
     if (site.fault->of_device != nullptr) *site.fault->of_device = 1;

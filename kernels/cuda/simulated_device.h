@@ -6,15 +6,22 @@
 #ifndef PENSTOCK_KERNELS_CUDA_SIMULATED_DEVICE_H_
 #define PENSTOCK_KERNELS_CUDA_SIMULATED_DEVICE_H_
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 
 #include "base/device.h"
+#include "base/stream_graph.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/simt.h"
@@ -25,15 +32,34 @@ namespace penstock::kernels::cuda {
 template <typename T, typename R>
 class HostProduct : public BlasProduct {
  public:
-  HostProduct(const BlasLayout& layout, int alignment) : x_(layout), alignment_(alignment) {}
+  HostProduct(const BlasLayout& layout, int alignment, BlasEpilogue epilogue)
+      : x_(layout), alignment_(alignment), epilogue_(epilogue) {}
 
   absl::Status Run(StreamHandle, const void* a_data, const void* b_data, void* c_data, bool adds,
-                   void* workspace) override {
+                   void* workspace, const EpiloguePointers& epilogue) override {
+    if (simulated::captured != nullptr) {
+      simulated::captured->push_back([=, this] {
+        Compute(a_data, b_data, c_data, adds, workspace, epilogue);
+        return 0;
+      });
+    } else {
+      Compute(a_data, b_data, c_data, adds, workspace, epilogue);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  void Compute(const void* a_data, const void* b_data, void* c_data, bool adds, void* workspace,
+               const EpiloguePointers& epilogue) {
     const T* a = static_cast<const T*>(a_data);
     const T* b = static_cast<const T*>(b_data);
     R* c = static_cast<R*>(c_data);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(workspace) % kBlasWorkspaceAlignment, 0u);
-    for (const void* matrix : {a_data, b_data, const_cast<const void*>(c_data)}) {
+    const auto* bias = static_cast<const R*>(epilogue.bias);
+    auto* z = static_cast<R*>(epilogue.z);
+    for (const void* matrix :
+         {a_data, b_data, const_cast<const void*>(c_data), const_cast<const void*>(epilogue.bias),
+          const_cast<const void*>(epilogue.z)}) {
       EXPECT_EQ(reinterpret_cast<uintptr_t>(matrix) % static_cast<uintptr_t>(alignment_), 0u);
     }
     auto* scratch = static_cast<unsigned char*>(workspace);
@@ -49,40 +75,82 @@ class HostProduct : public BlasProduct {
             sum += static_cast<double>(left) * right;
           }
           R& to = c[i + j * x_.ldc];
-          to = Narrow<R>(static_cast<float>(adds ? Widen(to) + sum : sum));
+          if (adds) sum += Widen(to);
+          if (IsOneOf({BlasEpilogue::kBias, BlasEpilogue::kBiasGelu, BlasEpilogue::kBiasGeluAux})) {
+            sum += Widen(bias[i]);
+          }
+          if (epilogue_ == BlasEpilogue::kBiasGeluAux) {
+            z[i + j * x_.ldc] = Narrow<R>(static_cast<float>(sum));
+          }
+          if (IsOneOf({BlasEpilogue::kBiasGelu, BlasEpilogue::kBiasGeluAux})) sum = Gelu(sum);
+          if (epilogue_ == BlasEpilogue::kGeluGrad) sum *= GeluSlope(Widen(z[i + j * x_.ldc]));
+          to = Narrow<R>(static_cast<float>(sum));
         }
       }
+      WriteBiasGrad(a, b, static_cast<R*>(epilogue.bias));
       a += x_.a_batch;
       b += x_.b_batch;
       c += x_.c_batch;
     }
-    return absl::OkStatus();
   }
 
- private:
+  bool IsOneOf(std::initializer_list<BlasEpilogue> epilogues) const {
+    return std::find(epilogues.begin(), epilogues.end(), epilogue_) != epilogues.end();
+  }
+
+  // The tanh approximation, and its derivative.
+  static constexpr double kRootTwoOverPi = 0.7978845608028654;
+  static double Inner(double x) { return kRootTwoOverPi * (x + 0.044715 * x * x * x); }
+  static double Gelu(double x) { return 0.5 * x * (1 + std::tanh(Inner(x))); }
+  static double GeluSlope(double x) {
+    const double t = std::tanh(Inner(x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kRootTwoOverPi * (1 + 3 * 0.044715 * x * x);
+  }
+
+  void WriteBiasGrad(const T* a, const T* b, R* bias) const {
+    const bool is_of_a = epilogue_ == BlasEpilogue::kBiasGradOfA;
+    if (!is_of_a && epilogue_ != BlasEpilogue::kBiasGradOfB) return;
+    for (int64_t i = 0; i < (is_of_a ? x_.rows : x_.columns); ++i) {
+      double sum = 0;
+      for (int64_t k = 0; k < x_.k; ++k) {
+        sum += is_of_a ? Widen(x_.transpose_a ? a[k + i * x_.lda] : a[i + k * x_.lda])
+                       : Widen(x_.transpose_b ? b[i + k * x_.ldb] : b[k + i * x_.ldb]);
+      }
+      bias[i] = Narrow<R>(static_cast<float>(sum));
+    }
+  }
+
   const BlasLayout x_;
   const int alignment_;
+  const BlasEpilogue epilogue_;
 };
 
 class HostBlas : public Blas {
  public:
   absl::StatusOr<std::unique_ptr<BlasProduct>> Create(const BlasLayout& layout,
-                                                      const BlasTypes& types,
-                                                      int alignment) override {
+                                                      const BlasTypes& types, int alignment,
+                                                      BlasEpilogue epilogue) override {
+    if (epilogue != BlasEpilogue::kNone) {
+      if (!has_epilogues) return nullptr;
+      EXPECT_EQ(layout.batch, 1);
+      ++num_epilogues;
+    }
     ++num_products;
-    const bool has_half_result = IsHalf(types.result);
-    if (types.operands == DType::kBF16) {
-      if (!has_half_result)
-        return std::make_unique<HostProduct<BFloat16, float>>(layout, alignment);
-      return std::make_unique<HostProduct<BFloat16, BFloat16>>(layout, alignment);
-    }
-    if (types.operands == DType::kF16) {
-      if (!has_half_result) return std::make_unique<HostProduct<Float16, float>>(layout, alignment);
-      return std::make_unique<HostProduct<Float16, Float16>>(layout, alignment);
-    }
-    return std::make_unique<HostProduct<float, float>>(layout, alignment);
+    const auto make = [&]<typename T, typename R>(std::type_identity<T>, std::type_identity<R>) {
+      return std::make_unique<HostProduct<T, R>>(layout, alignment, epilogue);
+    };
+    const auto make_half =
+        [&]<typename T>(std::type_identity<T> type) -> std::unique_ptr<BlasProduct> {
+      if (!IsHalf(types.result)) return make(type, std::type_identity<float>());
+      return make(type, type);
+    };
+    if (types.operands == DType::kBF16) return make_half(std::type_identity<BFloat16>());
+    if (types.operands == DType::kF16) return make_half(std::type_identity<Float16>());
+    return make(std::type_identity<float>(), std::type_identity<float>());
   }
-  int num_products = 0;
+  bool has_epilogues = true;  // otherwise it has no algorithm for any
+  int num_products = 0;       // with an epilogue and without
+  int num_epilogues = 0;
 };
 
 class SimulatedEvent : public Event {
@@ -94,13 +162,21 @@ class SimulatedEvent : public Event {
   StreamError failure;
 };
 
-// Runs its work as it is given.
-class SimulatedStream : public CudaStream {
+struct SimulatedGraph : StreamGraph {
+  std::vector<std::function<int()>> work;
+};
+
+// Runs its work as it is given, unless it is capturing it.
+class SimulatedStream : public CudaStream, public CapturingStream {
  public:
   void Copy(void* to, const void* from, size_t num_bytes, CopyKind) override {
-    std::memmove(to, from, num_bytes);
+    Give([=] {
+      std::memmove(to, from, num_bytes);
+      return 0;
+    });
   }
   void Record(Event* event) override {
+    EXPECT_EQ(simulated::captured, nullptr) << "an event is recorded in a capture";
     auto* recorded = static_cast<SimulatedEvent*>(event);
     recorded->has_error = fault_.kind != Fault::kNone;
     if (recorded->has_error) recorded->failure = {FaultStatus(fault_), fault_.launch};
@@ -117,9 +193,45 @@ class SimulatedStream : public CudaStream {
   uint64_t num_resets() const override { return 0; }
   void SetPeerLaunch(uint64_t) override {}
   absl::Status status() const override { return absl::OkStatus(); }
-  void Zero(void* to, size_t num_bytes) override { std::memset(to, 0, num_bytes); }
+  void Zero(void* to, size_t num_bytes) override {
+    Give([=] {
+      std::memset(to, 0, num_bytes);
+      return 0;
+    });
+  }
+  const LaunchOffsets* offsets() override {
+    return simulated::captured != nullptr ? &offsets_ : nullptr;
+  }
+
+  absl::Status BeginCapture() override {
+    EXPECT_EQ(simulated::captured, nullptr);
+    capture_ = std::make_unique<SimulatedGraph>();
+    simulated::captured = &capture_->work;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<StreamGraph>> EndCapture() override {
+    simulated::captured = nullptr;
+    return std::move(capture_);
+  }
+  void Launch(StreamGraph& graph, const GraphOffsets& offsets) override {
+    offsets_ = {offsets.step, offsets.launch};
+    for (const auto& work : static_cast<SimulatedGraph&>(graph).work) EXPECT_EQ(work(), 0);
+    ++num_graph_launches;
+  }
+
+  static inline uint64_t num_graph_launches = 0;  // on all streams
 
  private:
+  static void Give(std::function<int()> work) {
+    if (simulated::captured == nullptr) {
+      work();
+    } else {
+      simulated::captured->push_back(std::move(work));
+    }
+  }
+
+  LaunchOffsets offsets_;
+  std::unique_ptr<SimulatedGraph> capture_;
   Fault fault_;
   int32_t device_fault_ = 0;
   PeerFault peer_fault_;
@@ -135,7 +247,7 @@ class SimulatedDevice : public CudaDevice {
   std::unique_ptr<Stream> CreateStream() override { return std::make_unique<SimulatedStream>(); }
   std::unique_ptr<Event> CreateEvent() override { return std::make_unique<SimulatedEvent>(); }
   Blas& blas() override { return blas_; }
-  const HostBlas& host_blas() const { return blas_; }
+  HostBlas& host_blas() { return blas_; }
 
  private:
   const std::unique_ptr<Device> memory_ = CreateCpuDevice(1);

@@ -109,6 +109,79 @@ TEST(SimulatedFaultTest, AnIdOutsideOfItsTableIsAnErrorOfTheStream) {
   EXPECT_EQ(WaitUntilDone(*stream, *event, 1), absl::OkStatus());
 }
 
+// What changes from step to step comes from the offsets of the launch.
+TEST(SimulatedGraphsTest, KernelsOfALaunchHaveItsStepAndItsName) {
+  const KernelRegistry registry = CudaKernels();
+  SimulatedDevice device;
+  const std::unique_ptr<Stream> stream = device.CreateStream();
+  const std::unique_ptr<Event> event = device.CreateEvent();
+  auto& capturing = dynamic_cast<CapturingStream&>(*stream);
+  const TileDesc tile = testing::WholeTile({DType::kF32, {64}});
+  const TileDesc one = testing::WholeTile({DType::kI32, {1}});
+  const TileDesc table = testing::WholeTile({DType::kF32, {3, 64}});
+  const TileDesc row = testing::WholeTile({DType::kF32, {1, 64}});
+  for (const char* op : {"dropout", "random_uniform", "random_normal"}) {
+    SCOPED_TRACE(op);
+    KernelSpec spec = {.op = op, .attributes = {}, .inputs = {}, .outputs = {tile}};
+    if (spec.op == "dropout") {
+      spec.inputs = {tile};
+      spec.attributes = {{"rate", 0.5}};
+    }
+    const auto kernel = registry.Find(op)->create(spec, device, *stream);
+    ASSERT_TRUE(kernel.ok()) << kernel.status();
+    std::vector<float> x(64, 1.0f);
+    std::vector<float> y(64);
+    void* inputs[] = {x.data()};
+    void* outputs[] = {y.data()};
+    KernelArgs args;
+    args.inputs = {inputs, spec.inputs.size()};
+    args.outputs = outputs;
+    args.seed = 3;
+    args.stream = stream.get();
+    std::vector<std::vector<float>> plain;  // by step
+    for (args.step = 0; args.step < 4; ++args.step) {
+      ASSERT_EQ((*kernel)->Run(args), absl::OkStatus());
+      plain.push_back(y);
+    }
+    ASSERT_NE(plain[1], plain[3]);
+    ASSERT_EQ(capturing.BeginCapture(), absl::OkStatus());
+    args.step = 2;
+    ASSERT_EQ((*kernel)->Run(args), absl::OkStatus());
+    const auto graph = capturing.EndCapture();
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    for (int64_t step = 0; step < 4; ++step) {
+      capturing.Launch(**graph, {.step = static_cast<uint64_t>(step - 2)});
+      EXPECT_EQ(y, plain[static_cast<size_t>(step)]) << "step " << step;
+    }
+  }
+  const auto kernel =
+      registry.Find("embedding")
+          ->create({.op = "embedding", .attributes = {}, .inputs = {table, one}, .outputs = {row}},
+                   device, *stream);
+  ASSERT_TRUE(kernel.ok()) << kernel.status();
+  std::vector<float> data(3 * 64);
+  std::vector<float> found(64);
+  int32_t id = 1;
+  void* inputs[] = {data.data(), &id};
+  void* outputs[] = {found.data()};
+  KernelArgs args;
+  args.inputs = inputs;
+  args.outputs = outputs;
+  args.stream = stream.get();
+  args.launch = 42;
+  ASSERT_EQ(capturing.BeginCapture(), absl::OkStatus());
+  ASSERT_EQ((*kernel)->Run(args), absl::OkStatus());
+  const auto graph = capturing.EndCapture();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  capturing.Launch(**graph, {});
+  EXPECT_EQ(WaitUntilDone(*stream, *event, 1), absl::OkStatus());
+  id = 3;
+  capturing.Launch(**graph, {.launch = 100});
+  EXPECT_FALSE(WaitUntilDone(*stream, *event, 1).ok());
+  ASSERT_NE(event->error(), nullptr);
+  EXPECT_EQ(event->error()->launch, 142u);
+}
+
 TEST(SimulatedProductsTest, MatmulGoesToTheLibrary) {
   const KernelRegistry registry = CudaKernels();
   SimulatedDevice device;
@@ -118,6 +191,41 @@ TEST(SimulatedProductsTest, MatmulGoesToTheLibrary) {
       .op = "matmul", .attributes = {}, .inputs = {square, square}, .outputs = {square}};
   ASSERT_TRUE(registry.Find("matmul")->create(spec, device, *stream).ok());
   EXPECT_EQ(device.host_blas().num_products, 2);  // for any addresses, and for aligned ones
+}
+
+// A case of AddLargeCases, whose addresses are multiples of 16 bytes.
+KernelCheck EpilogueCheck(const std::string& op) {
+  for (const KernelCheck& check : AllKernelChecks(CudaKernels())) {
+    if (check.spec.op == op && check.spec.inputs[0].shape == Shape({2, 9, 24}) &&
+        check.spec.inputs[0].dtype == DType::kF32) {
+      return check;
+    }
+  }
+  ADD_FAILURE() << "no case for " << op;
+  return {};
+}
+
+TEST(SimulatedProductsTest, EpiloguesGoToTheLibraryWithTheProduct) {
+  const KernelRegistry registry = CudaKernels();
+  for (const char* op : {"einsum_bias_gelu", "einsum_bias_grad"}) {
+    SimulatedDevice device;
+    const std::unique_ptr<Stream> stream = device.CreateStream();
+    ASSERT_TRUE(registry.Find(op)->create(EpilogueCheck(op).spec, device, *stream).ok());
+    EXPECT_EQ(device.host_blas().num_epilogues, 1) << op;
+  }
+}
+
+TEST(SimulatedProductsTest, WithoutAnAlgorithmEpiloguesAreKernelsOfTheirOwn) {
+  const KernelRegistry registry = CudaKernels();
+  for (const KernelCheck& check : AllKernelChecks(registry)) {
+    const std::string& op = check.spec.op;
+    if (op.find("einsum_") == std::string::npos) continue;
+    SCOPED_TRACE(::testing::PrintToString(check));
+    SimulatedDevice device;
+    device.host_blas().has_epilogues = false;
+    KernelCheckRun(check, registry, device).Run();
+    EXPECT_EQ(device.host_blas().num_epilogues, 0);
+  }
 }
 
 TEST(SimulatedKernelTest, KernelsMadeOnTrialDoNotRun) {
@@ -153,9 +261,10 @@ struct TrainedModel {
   double tolerance = 1e-4;
 };
 
-// The losses of four training steps on devices that `create_device` makes.
+// The losses of `num_steps` training steps on devices that `create_device` makes.
 std::vector<float> Losses(const Registries& registries, const TrainedModel& trained,
-                          const actors::DeviceFactory& create_device) {
+                          const actors::DeviceFactory& create_device, bool fuses_epilogues,
+                          int64_t num_steps = 4, bool captures_graphs = true) {
   const graph::Model& model = *registries.models.FindModel(trained.name);
   const graph::ModelConfig config = SmallConfig(trained.name);
   auto forward =
@@ -167,17 +276,19 @@ std::vector<float> Losses(const Registries& registries, const TrainedModel& trai
   compile_options.policies = &registries.policies;
   compile_options.kernels = TraitsOf(registries.kernels, 1);
   compile_options.precision = trained.precision;
+  if (fuses_epilogues) compile_options.fuses_epilogues = [](uint32_t, uint32_t) { return true; };
   auto plan = planner::Compile(registries.ops, *std::move(graph), compile_options);
   EXPECT_TRUE(plan.ok()) << plan.status();
   if (!plan.ok()) return {};
   actors::SessionOptions options;
   options.seed = 1;
   options.create_device = create_device;
+  options.captures_graphs = captures_graphs;
   auto session = StartSession(registries, *std::move(plan), options);
   EXPECT_TRUE(session.ok()) << session.status();
   if (!session.ok()) return {};
   std::vector<float> losses;
-  for (int64_t step = 0; step < 4; ++step) {
+  for (int64_t step = 0; step < num_steps; ++step) {
     Tensor tokens({DType::kI32, {kBatch, config.context}});
     for (int64_t i = 0; i < tokens.num_elements(); ++i) {
       tokens.As<int32_t>()[i] = static_cast<int32_t>((7 * i + 3 * step) % 50);
@@ -194,14 +305,18 @@ class SimulatedTrainingTest : public ::testing::TestWithParam<TrainedModel> {};
 
 TEST_P(SimulatedTrainingTest, HasTheLossesOfTheCpu) {
   Registries registries = BuiltinRegistries();
-  const std::vector<float> expected = Losses(registries, GetParam(), nullptr);
+  const std::vector<float> expected = Losses(registries, GetParam(), nullptr, false);
   registries.kernels = CudaKernels();
-  const std::vector<float> actual =
-      Losses(registries, GetParam(), [](uint32_t) { return std::make_unique<SimulatedDevice>(); });
-  ASSERT_EQ(actual.size(), expected.size());
-  ASSERT_EQ(expected.size(), 4u);
-  for (size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_NEAR(actual[i], expected[i], GetParam().tolerance * expected[i]) << "step " << i;
+  for (const bool fuses_epilogues : {false, true}) {
+    SCOPED_TRACE(fuses_epilogues ? "with epilogues" : "without epilogues");
+    const std::vector<float> actual = Losses(
+        registries, GetParam(), [](uint32_t) { return std::make_unique<SimulatedDevice>(); },
+        fuses_epilogues);
+    ASSERT_EQ(actual.size(), expected.size());
+    ASSERT_EQ(expected.size(), 4u);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_NEAR(actual[i], expected[i], GetParam().tolerance * expected[i]) << "step " << i;
+    }
   }
 }
 
@@ -213,6 +328,28 @@ INSTANTIATE_TEST_SUITE_P(Models, SimulatedTrainingTest,
                          [](const auto& info) {
                            return StrCat(info.param.name, "_", Name(info.param.precision));
                          });
+
+// The model has dropout, so a graph that drew the bits of the step of its capture would show. Feeds
+// and fetches have two slots: from the fifth step on, graphs are launched again.
+TEST(SimulatedGraphsTest, TrainingHasTheBitsOfPlainLaunches) {
+  constexpr int64_t kSteps = 6;
+  Registries registries = BuiltinRegistries();
+  registries.kernels = CudaKernels();
+  const actors::DeviceFactory create = [](uint32_t) { return std::make_unique<SimulatedDevice>(); };
+  for (const TrainedModel& model : {TrainedModel{"gpt"}, TrainedModel{"gpt", DType::kBF16, 0}}) {
+    for (const bool fuses_epilogues : {false, true}) {
+      SCOPED_TRACE(StrCat(Name(model.precision),
+                          fuses_epilogues ? " with epilogues" : " without epilogues"));
+      SimulatedStream::num_graph_launches = 0;
+      const std::vector<float> plain =
+          Losses(registries, model, create, fuses_epilogues, kSteps, false);
+      EXPECT_EQ(SimulatedStream::num_graph_launches, 0u);
+      EXPECT_EQ(plain.size(), static_cast<size_t>(kSteps));
+      EXPECT_EQ(Losses(registries, model, create, fuses_epilogues, kSteps, true), plain);
+      EXPECT_GE(SimulatedStream::num_graph_launches, 4u);
+    }
+  }
+}
 
 // ---- Random programs.
 

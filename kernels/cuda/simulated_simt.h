@@ -43,6 +43,8 @@ struct Index3 {
 
 inline unsigned char* shared_memory = nullptr;
 inline uint64_t num_launches = 0;
+// Where launches go instead of running, while a stream captures them; null: none does.
+inline std::vector<std::function<int()>>* captured = nullptr;
 inline std::set<void*> with_more_shared_memory;  // kernels
 inline unsigned max_grid_x = UINT_MAX;           // kernels must be right for any grid_x
 

@@ -24,6 +24,7 @@ class EmulatedKernel : public Kernel {
     run.pointers.push_back(args.workspace);
     run.values = {args.inputs.size(), args.seed, static_cast<uint64_t>(args.step),
                   static_cast<uint64_t>(args.microbatch)};
+    run.step_value = 2;
     run.launch = args.launch;
     stream_->EndLaunch();
     return absl::OkStatus();

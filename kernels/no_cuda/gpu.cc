@@ -16,6 +16,8 @@ GpuSystem FindGpus() {
   return system;
 }
 
+std::string DescribeCudnn() { return "no cuDNN: this build is without CUDA"; }
+
 KernelRegistry CudaKernels() { return {}; }
 
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(int) { return NotBuilt(); }

@@ -182,7 +182,16 @@ absl::Status DeviceLowering::Begin() {
   for (const auto& [value, index] : shared_.state_index_) {
     if (shared_.PhaseOf(value).stage == stage_) RETURN_IF_ERROR(AddSends(value));
   }
-  // Sums over micro-batches that the kernel which makes the terms can keep.
+  // Sums over micro-batches that the kernel which makes the terms can keep: of all its results.
+  const auto is_summed = [this](ValueId term) {
+    if (shared_.users_[term].size() != 1 || shared_.RootOf(term) != term) return false;
+    const NodeId user = shared_.users_[term][0];
+    const Node& node = graph_.node(user);
+    const NodePhase& phase = shared_.phases_[user];
+    return phase.is_live && phase.stage == stage_ && phase.key == shared_.PhaseOf(term).key &&
+           node.op->role() == graph::OpRole::kAccumulate &&
+           node.attributes.GetString("reduction", "sum") == "sum";
+  };
   for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
     const Node& node = graph_.node(id);
     const NodePhase& phase = shared_.phases_[id];
@@ -192,9 +201,8 @@ absl::Status DeviceLowering::Begin() {
     const ValueId term = node.operands[0];
     const Node& producer = shared_.ProducerOf(term);
     const NodePhase& producing = shared_.PhaseOf(term);
-    if (producing.stage != stage_ || producing.key != phase.key || producing.is_leaf ||
-        producer.results.size() != 1 || shared_.users_[term].size() != 1 ||
-        shared_.RootOf(term) != term || node.attributes.GetString("reduction", "sum") != "sum" ||
+    if (producing.stage != stage_ || producing.is_leaf ||
+        !std::all_of(producer.results.begin(), producer.results.end(), is_summed) ||
         !kernels_.supports_accumulate(producer.op->name())) {
       continue;
     }

@@ -47,6 +47,10 @@ constexpr Rule kRules[] = {
     // Products.
     {"matmul", Kind::kLow},
     {"einsum", Kind::kLow},
+    {"einsum_bias", Kind::kLow},
+    {"einsum_bias_gelu", Kind::kLow},
+    {"einsum_gelu_grad", Kind::kLow},
+    {"einsum_bias_grad", Kind::kLow},
     {"conv2d", Kind::kLow},
     {"conv2d_input_grad", Kind::kLow},
     {"conv2d_weight_grad", Kind::kLow},

@@ -29,6 +29,9 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
   RETURN_IF_ERROR(actors::CheckPlan(plan));
   std::unique_ptr<EngineHarness> harness(new EngineHarness(std::move(plan), options.seed));
   if (options.is_emulated) harness->emulated_kernels_ = kernels::EmulatedKernels(kernels);
+  if (options.adapt_kernels) {
+    harness->emulated_kernels_ = options.adapt_kernels(std::move(harness->emulated_kernels_));
+  }
   const planner::Plan& checked = harness->plan_;
   const auto num_devices = static_cast<uint32_t>(checked.devices.size());
   transport::TransportOptions transport_options;
@@ -110,6 +113,8 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
     executor_options.acts_per_poll = options.acts_per_poll;
     executor_options.firing_seed = options.firing_seed;
     executor_options.trace_capacity = options.trace_capacity;
+    executor_options.trace_every = options.trace_every;
+    executor_options.captures_graphs = options.captures_graphs;
     ASSIGN_OR_RETURN(std::unique_ptr<DeviceExecutor> executor,
                      DeviceExecutor::Create(parts, executor_options));
     harness->executors_.push_back(std::move(executor));

@@ -5,6 +5,8 @@
 #ifndef PENSTOCK_TESTS_SUPPORT_GPT_PLAN_H_
 #define PENSTOCK_TESTS_SUPPORT_GPT_PLAN_H_
 
+#include <cstdint>
+#include <functional>
 #include <string>
 
 #include "planner/plan/folded_plan.h"
@@ -17,6 +19,8 @@ struct GptPlanOptions {
   int64_t microbatches = 4;
   int64_t batch = 32;
   std::string policy = "1f1b";
+  // planner::CompileOptions::fuses_epilogues.
+  std::function<bool(uint32_t first, uint32_t count)> fuses_epilogues = nullptr;
 };
 
 // Of a GPT of 4 layers and width 32 in f32. A failure is one of the test.

@@ -192,6 +192,21 @@ inline void AddLargeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>
   add("matmul", {}, {I64({7, 5}), I64({5, 6})}, {{-9, 9}, {-9, 9}});
   add("einsum", {{"equation", "bshd,bthd->bhst"}}, {F32({2, 5, 3, 8}), F32({2, 6, 3, 8})});
   add("einsum", {{"equation", "bhst,bthd->bshd"}}, {F32({2, 3, 5, 6}), F32({2, 6, 3, 8})});
+  // Matrices, vectors and distances of 16 bytes, as epilogues of the library need them.
+  add("einsum_bias", {{"equation", "bsd,dchk->bschk"}},
+      {F32({2, 9, 16}), F32({16, 3, 2, 8}), F32({3, 2, 8})});
+  add("einsum_bias_gelu", {{"equation", "bmk,kn->bmn"}},
+      {F32({2, 9, 24}), F32({24, 32}), F32({32})});
+  checks->push_back(KernelCheck(checks->back()));
+  checks->back().spec.outputs.pop_back();  // without what the gradient reads
+  add("einsum_gelu_grad", {{"equation", "bmn,kn->bmk"}},
+      {F32({2, 9, 16}), F32({24, 16}), F32({2, 9, 24})});
+  for (const char* equation : {"bmk,bmn->kn", "bmk,bmn->nk"}) {
+    add("einsum_bias_grad", {{"equation", equation}}, {F32({2, 9, 24}), F32({2, 9, 16})});
+    checks->push_back(KernelCheck(checks->back()));
+    checks->back().spec.accumulate = true;
+    checks->back().microbatches = {0, 1, 2};
+  }
   add("attention", {{"causal", true}},
       {F32({2, 2, 70, 40}), F32({2, 2, 70, 40}), F32({2, 2, 70, 40})});
   add("attention", {}, {F32({1, 4, 19, 72}), F32({1, 2, 45, 72}), F32({1, 2, 45, 72})});

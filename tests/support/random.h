@@ -16,7 +16,9 @@ class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}
 
-  int64_t Below(int64_t n) { return static_cast<int64_t>(engine_() % static_cast<uint64_t>(n)); }
+  int64_t Below(int64_t n) {
+    return n <= 0 ? 0 : static_cast<int64_t>(engine_() % static_cast<uint64_t>(n));
+  }
   int64_t Between(int64_t low, int64_t high) { return low + Below(high - low + 1); }  // inclusive
   bool Chance(double probability) { return Unit() < probability; }
   double Unit() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }  // [0, 1)

@@ -36,6 +36,7 @@ struct RandomCase {
   int chunks_per_group = 1;
   bool split_weight_gradients = false;
   int num_steps = 1;
+  bool may_be_empty = false;  // tensors may have no elements
 };
 
 // Every case favours one operator, `seed` modulo their number, so that a run of n cases holds each

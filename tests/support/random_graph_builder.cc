@@ -50,7 +50,7 @@ Shape RandomGraphBuilder::RandomShape(int min_rank, int max_rank) {
   const int64_t rank = random_.Between(min_rank, max_rank);
   for (int64_t i = 0; i < rank; ++i) {
     int64_t dim = i == 0 && random_.Chance(0.7) ? batch_ : Dim();
-    if (i == 0 && rank > 1 && case_.seed % 16 == 9 && random_.Chance(0.3)) dim = 0;
+    if (i == 0 && rank > 1 && case_.may_be_empty && random_.Chance(0.3)) dim = 0;
     while (NumElements(shape) * dim > kMaxElements / 4) dim = (dim + 1) / 2;
     shape.push_back(dim);
   }

@@ -326,6 +326,39 @@ void MakeEinsum(RandomGraphBuilder& g, std::string_view op) {
   g.Emit(g.Op(op, operands, {{"equation", equation}}, bound));
 }
 
+// Products with what follows or goes beside them.
+void MakeEpilogue(RandomGraphBuilder& g, std::string_view op) {
+  const ValueId a = g.Float(2, 3);
+  const Shape shape = g.ShapeOf(a);
+  const bool has_batch = shape.size() == 3;
+  const int64_t k = shape.back();
+  const int64_t n = g.Dim();
+  const std::string x = has_batch ? "bmk" : "mk";
+  const std::string y = has_batch ? "bmn" : "mn";
+  if (op == "einsum_bias_grad") {
+    Shape of_dy = Leading(shape);
+    const auto rows = static_cast<double>(NumElements(of_dy));
+    of_dy.push_back(n);
+    const ValueId dy = g.Float(of_dy);
+    const bool is_transposed = g.random().Chance(0.3);
+    g.Emit(g.Op(op, {a, dy}, {{"equation", x + "," + y + (is_transposed ? "->nk" : "->kn")}},
+                rows * std::max(g.Bound(a), 1.0) * g.Bound(dy)));
+    return;
+  }
+  const bool is_transposed = g.random().Chance(0.3);
+  const ValueId w = g.Float(is_transposed ? Shape{n, k} : Shape{k, n});
+  const Attributes equation = {{"equation", x + (is_transposed ? ",nk->" : ",kn->") + y}};
+  double bound = static_cast<double>(k) * g.Bound(a) * g.Bound(w);
+  Shape of_third = {n};
+  if (op == "einsum_gelu_grad") {
+    of_third = Leading(shape);
+    of_third.push_back(n);
+  }
+  const ValueId third = g.Float(of_third);
+  bound = op == "einsum_gelu_grad" ? 2 * bound : bound + g.Bound(third);
+  g.Emit(g.Op(op, {a, w, third}, equation, bound));
+}
+
 std::vector<int64_t> RandomAxes(Random& random, int rank) {
   std::vector<int64_t> axes;
   for (int i = 0; i < rank; ++i) {
@@ -761,6 +794,10 @@ constexpr Maker kMakers[] = {
     {"matmul", MakeMatmul},
     {"matmul", MakeMatmul},  // twice: few programs are of integers
     {"einsum", MakeEinsum},
+    {"einsum_bias", MakeEpilogue},
+    {"einsum_bias_gelu", MakeEpilogue},
+    {"einsum_gelu_grad", MakeEpilogue},
+    {"einsum_bias_grad", MakeEpilogue},
     {"reduce_sum", MakeReduce},
     {"reduce_mean", MakeReduce},
     {"reduce_max", MakeReduce},

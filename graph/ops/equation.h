@@ -1,0 +1,72 @@
+// The equation of einsum and of the operators that do more with its product: what they check of it,
+// and what they have in common.
+//
+// Thread rule: pure functions, but for those that take a GraphBuilder, which belongs to one thread.
+
+#ifndef PENSTOCK_GRAPH_OPS_EQUATION_H_
+#define PENSTOCK_GRAPH_OPS_EQUATION_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/ops/common.h"
+
+namespace penstock::graph::ops {
+
+// "bmk,bkn->bmn": an index is a letter; one that the result lacks is summed over.
+struct Equation {
+  std::vector<std::string> operands;
+  std::string result;
+};
+
+inline constexpr AttrSpec kEquation = {"equation", AttrSpec::Kind::kString, /*is_required=*/true};
+
+absl::StatusOr<Equation> ParseEquation(const Attributes& attributes);
+// REQUIRES: the equation was checked when the node was built.
+Equation EquationOf(const Attributes& attributes);
+
+// The extent of every index. An error where two differ.
+absl::StatusOr<std::map<char, int64_t>> IndexExtents(const OpContext& context,
+                                                     const Equation& equation);
+
+// The shape of the product of the first operands, which `equation` names. An error where their
+// types do not fit it.
+absl::StatusOr<Shape> CheckProduct(const OpContext& context, const Equation& equation);
+
+// The same, for an equation of two operands, which are floats; `equation` receives it.
+absl::StatusOr<Shape> CheckFloatProduct(const OpContext& context, Equation* equation);
+
+// A factor an index: pass-through, or `summed` where the result lacks it. `rule` receives the
+// factors and the dimensions of the operands of the equation and of its result.
+std::map<char, int> AddProductFactors(const OpContext& context, const Equation& equation,
+                                      FactorKind summed, ShardingRule* rule);
+
+// The factors of the dimensions that the indices name.
+TensorFactors FactorsOf(const std::map<char, int>& factors, std::string_view indices);
+
+// Of the product alone: an operation at every point of the index space, and one more where an index
+// is summed over.
+double ProductFlops(const OpContext& context, const Equation& equation);
+
+// The gradient of each operand of the equation from that of the product, `dz`.
+Values ProductGradients(GraphBuilder& builder, const Equation& equation,
+                        absl::Span<const ValueId> operands, ValueId dz);
+
+// --- Of a product with a bias: operators of x, w and b, whose shape is the end of the result's
+// ----
+
+// One result, which is checked with the operands.
+InferredTypes InferBiasedProduct(const OpContext& context);
+
+// Of the first result. Sums are whole before the bias is added: what is summed over is not split.
+ShardingRule BiasedProductRule(const OpContext& context);
+
+// The gradients of x, w and b from that of the product with its bias.
+Values BiasedProductGradients(GraphBuilder& builder, const Node& node, ValueId dz);
+
+}  // namespace penstock::graph::ops
+
+#endif  // PENSTOCK_GRAPH_OPS_EQUATION_H_

@@ -1,0 +1,33 @@
+#include "kernels/cpu/epilogue.h"
+
+#include <cassert>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "kernels/cpu/converting.h"
+#include "kernels/kernel_sequence.h"
+
+namespace penstock::kernels {
+
+KernelDef EpilogueDef() {
+  const auto steps = std::make_shared<KernelRegistry>();
+  const TrialDevice trial = MakeTrialDevice();
+  const auto add = [&](std::string op, KernelDef def) {
+    [[maybe_unused]] const absl::Status status =
+        steps->Add(std::move(op), WithConversions(std::move(def), trial));
+    assert(status.ok());  // a name is listed once
+  };
+  using Def = KernelDef;
+  // clang-format off
+  extern Def BiasAddKernel(); add("bias_add", BiasAddKernel());
+  extern Def BiasGeluKernel(); add("bias_gelu", BiasGeluKernel());
+  extern Def EinsumKernel(); add("einsum", EinsumKernel());
+  extern Def GeluKernel(); add("gelu", GeluKernel());
+  extern Def GeluGradKernel(); add("gelu_grad", GeluGradKernel());
+  extern Def ReduceSumKernel(); add("reduce_sum", ReduceSumKernel());
+  // clang-format on
+  return SequenceDef([steps](const std::string& op) { return steps->Find(op); });
+}
+
+}  // namespace penstock::kernels

@@ -1,0 +1,25 @@
+#include "kernels/cuda/cuda_library.h"
+
+#include <cuda_runtime_api.h>
+
+#include "base/strings.h"
+
+namespace penstock::kernels::cuda {
+
+std::string RuntimeFolder() {
+  Dl_info runtime = {};
+  if (dladdr(reinterpret_cast<void*>(&cudaRuntimeGetVersion), &runtime) == 0) return ".";
+  const std::string path = runtime.dli_fname;
+  return path.substr(0, path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+}
+
+void* OpenCudaLibrary(const std::string& name, const std::string& folder, std::string* why) {
+  constexpr int kFlags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
+  void* library = dlopen(name.c_str(), kFlags);
+  if (library != nullptr) return library;
+  const char* said = dlerror();
+  *why = said != nullptr ? said : name;
+  return dlopen(StrCat(folder, "/", name).c_str(), kFlags);
+}
+
+}  // namespace penstock::kernels::cuda

@@ -1,0 +1,62 @@
+#include "kernels/cuda/epilogue_plan.h"
+
+#include <cstdint>
+
+#include "kernels/contraction_indices.h"
+#include "kernels/cuda/contraction_plan.h"
+
+namespace penstock::kernels::cuda {
+namespace {
+
+// What the library wants of the matrix Z: addresses, and elements between columns.
+constexpr int kZAlignment = 16;
+constexpr int64_t kZDistance = 8;
+
+bool HasSecondResult(const KernelSpec& spec) {
+  return spec.outputs.size() > 1 && spec.outputs[1].is_bound;
+}
+
+// kNone where the vector is no column of A, B or C as the library sees them.
+BlasEpilogue EpilogueOf(const KernelSpec& spec, const BlasLayout& layout) {
+  if (spec.op == "einsum_gelu_grad") return BlasEpilogue::kGeluGrad;
+  if (spec.op == "einsum_bias_grad") {
+    const int64_t size = spec.outputs[1].num_elements();
+    // dy is operand 1, whose rows are what is summed over.
+    if (layout.is_swapped && !layout.transpose_a && layout.rows == size) {
+      return BlasEpilogue::kBiasGradOfA;
+    }
+    if (!layout.is_swapped && layout.transpose_b && layout.columns == size) {
+      return BlasEpilogue::kBiasGradOfB;
+    }
+    return BlasEpilogue::kNone;
+  }
+  if (!layout.is_swapped || layout.rows != spec.inputs[2].num_elements()) {
+    return BlasEpilogue::kNone;
+  }
+  if (spec.op == "einsum_bias") return BlasEpilogue::kBias;
+  return HasSecondResult(spec) ? BlasEpilogue::kBiasGeluAux : BlasEpilogue::kBiasGelu;
+}
+
+}  // namespace
+
+std::optional<EpiloguePlan> PlanEpilogue(const KernelSpec& spec) {
+  if (!IsProductType(spec.inputs[0].dtype)) return std::nullopt;
+  const auto indices = EinsumIndices(spec);
+  if (!indices.ok()) return std::nullopt;  // the kernels of the steps report it
+  const auto contraction = PlanContraction(*indices);
+  if (!contraction.ok() || !contraction->product.has_value()) return std::nullopt;
+  const ProductPlan& product = *contraction->product;
+  if (product.launches.size() != 1 || product.layout.batch != 1) return std::nullopt;
+  EpiloguePlan plan = {product.layout, {spec.inputs[0].dtype, spec.outputs[0].dtype}};
+  plan.epilogue = EpilogueOf(spec, plan.layout);
+  if (plan.epilogue == BlasEpilogue::kNone) return std::nullopt;
+  plan.alignment = AlignmentOf(product, plan.types);
+  const bool has_z =
+      plan.epilogue == BlasEpilogue::kBiasGeluAux || plan.epilogue == BlasEpilogue::kGeluGrad;
+  if (has_z && (plan.alignment < kZAlignment || plan.layout.ldc % kZDistance != 0)) {
+    return std::nullopt;
+  }
+  return plan;
+}
+
+}  // namespace penstock::kernels::cuda

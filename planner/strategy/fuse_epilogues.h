@@ -1,0 +1,51 @@
+// Joins products with what follows them on the same device, so that a library of matrix products
+// does both in one pass over memory: cuBLASLt calls it an epilogue.
+//
+//   %p = einsum(%x, %w)            %y = einsum_bias(%x, %w, %b)
+//   %y = bias_add(%p, %b)
+//
+//   %p = einsum(%x, %w)            %y, %z = einsum_bias_gelu(%x, %w, %b)
+//   %y = bias_gelu(%p, %b)
+//
+//   %dp = bias_gelu_grad(%p, %b, %dy)    gelu_grad(%z, %dy)
+//
+//   %dy = einsum(%dz, %v)          %dp = einsum_gelu_grad(%dz, %v, %z)
+//   %dp = gelu_grad(%z, %dy)
+//
+//   %dw = einsum(%x, %dp)          %dw, %db = einsum_bias_grad(%x, %dp)
+//   %db = reduce_sum(%dp)
+//
+// and likewise with matmul, whose equation is written out. What is joined is of one stage, mesh and
+// phase; a product that something else reads stays, and so does one that is partial over devices:
+// its parts are added up first. gelu is joined if it is the tanh approximation, which is the one
+// that cuBLASLt has. The gradient of a bias goes with that of its weight and not with that of gelu,
+// because it then has the weight's type, f32 in mixed precision.
+//
+// Nodes stay in their order, but for what reads the gradient of a bias and came before that of its
+// weight: it comes right after it.
+//
+// Thread rule: pure functions.
+
+#ifndef PENSTOCK_PLANNER_STRATEGY_FUSE_EPILOGUES_H_
+#define PENSTOCK_PLANNER_STRATEGY_FUSE_EPILOGUES_H_
+
+#include <functional>
+
+#include "absl/status/status.h"
+
+#include "graph/graph.h"
+#include "graph/op.h"
+
+namespace penstock::planner {
+
+// Whether nodes of a stage are joined: whether its devices are faster that way.
+using FusesStage = std::function<bool(const graph::Graph& graph, int stage)>;
+
+// The pass `fuse-epilogues`. Shardings and stages are kept. REQUIRES: reshards are lowered, or
+// there is one device.
+absl::Status FuseEpilogues(const graph::OpRegistry& ops, const FusesStage& fuses,
+                           graph::Graph& graph);
+
+}  // namespace penstock::planner
+
+#endif  // PENSTOCK_PLANNER_STRATEGY_FUSE_EPILOGUES_H_
