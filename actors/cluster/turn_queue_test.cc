@@ -13,6 +13,8 @@ using ::testing::ElementsAre;
 
 class TurnQueueTest : public ::testing::Test {
  protected:
+  ~TurnQueueTest() noexcept override = default;
+
   kj::Promise<void> Note(kj::Promise<void> when, std::string text) {
     return when.then([this, text] { log_.push_back(text); }).eagerlyEvaluate(nullptr);
   }
