@@ -25,6 +25,7 @@
 #include "actors/cluster/network_interface.h"
 #include "actors/cluster/socket_address.h"
 #include "base/counted.h"
+#include "base/find_program.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -40,6 +41,7 @@ struct Options {
   std::string through;         // the program that starts processes, with options of its own
   std::string remote_program;  // on the hosts
   uint32_t fanout = 0;         // agents that one process starts; 0: this one starts all
+  uint32_t max_starts = 0;     // hosts that are starting at a time; 0: as ClusterOptions has it
   std::string listen;
   std::string probe = "auto";
   std::string timeout;
@@ -138,19 +140,6 @@ absl::StatusOr<std::string> ChooseLauncher(const Options& options,
   return std::string(options.hosts.empty() && options.host_file.empty() ? "local" : "ssh");
 }
 
-// What PATH has under the name; the name itself where it is a path.
-absl::StatusOr<std::string> FindProgram(const std::string& name) {
-  if (name.find('/') != std::string::npos) return name;
-  const std::string path = EnvironmentVariable("PATH");
-  for (size_t begin = 0; begin <= path.size();) {
-    const size_t end = std::min(path.find(':', begin), path.size());
-    const std::string program = StrCat(path.substr(begin, end - begin), "/", name);
-    if (end > begin && access(program.c_str(), X_OK) == 0) return program;
-    begin = end + 1;
-  }
-  return absl::NotFoundError(StrCat(name, ": there is no such program in PATH"));
-}
-
 // The program and arguments before the command of a node on `host`.
 std::vector<std::string> Through(const std::string& launcher, std::vector<std::string> program,
                                  const std::string& host) {
@@ -188,7 +177,11 @@ absl::StatusOr<std::vector<actors::NodePlace>> PlacesOf(const Environment& envir
     program.push_back(word);
   }
   if (program.empty()) return absl::InvalidArgumentError("--through is empty");
-  ASSIGN_OR_RETURN(program[0], FindProgram(program[0]));
+  // A name stays one: with --fanout, other hosts look for it, too.
+  RETURN_IF_ERROR(FindProgram(program[0]).status());
+  if (program[0].find('/') != std::string::npos) {
+    program[0] = std::filesystem::absolute(program[0]).string();
+  }
   std::vector<actors::NodePlace> places;
   for (const HostSlots& host : hosts) {
     actors::NodePlace place;
@@ -276,11 +269,27 @@ absl::Status RunJob(const Environment& environment, std::vector<std::string> arg
   return action();
 }
 
-absl::Status Launch(const Environment& environment, const Options& options) {
+// The job and its options stand behind "--"; what stands before it is no part of them, such as the
+// second of several hosts with blanks between them. A single word may be the job.
+absl::Status CheckWords(const Environment& environment, const Options& options) {
+  constexpr char kExpected[] = "expected penstock launch ... -- JOB.toml [OPTIONS of run]";
   if (options.run.empty()) {
-    return absl::InvalidArgumentError(
-        "launch: the job is missing; expected penstock launch ... -- JOB.toml [OPTIONS of run]");
+    return absl::InvalidArgumentError(StrCat("launch: the job is missing; ", kExpected));
   }
+  const std::vector<std::string>& all = environment.arguments;
+  const auto dashes = std::find(all.begin(), all.end(), "--");
+  const bool has_dashes = dashes != all.end();
+  const size_t num_behind = has_dashes ? static_cast<size_t>(all.end() - dashes) - 1 : 0;
+  const bool is_clear = has_dashes ? options.run.size() <= num_behind : options.run.size() == 1;
+  if (is_clear) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      StrCat("launch: '", options.run.front(), "' is not expected before \"--\"",
+             options.hosts.empty() ? "" : "; hosts are separated by commas, without blanks", "; ",
+             kExpected));
+}
+
+absl::Status Launch(const Environment& environment, const Options& options) {
+  RETURN_IF_ERROR(CheckWords(environment, options));
   std::optional<LaunchMember> member;
   ASSIGN_OR_RETURN(const std::string launcher, ChooseLauncher(options, &member));
   Environment there = environment;
@@ -345,6 +354,7 @@ absl::Status Launch(const Environment& environment, const Options& options) {
         StrCat("--fanout goes with --launcher ssh alone, not with ", launcher));
   }
   plan.fanout = options.fanout;
+  plan.max_starts = options.max_starts;
   plan.listen = options.listen.empty() ? ListenAddress(plan.places) : options.listen;
   if (const absl::Status address = actors::CheckListenAddress(plan.listen); !address.ok()) {
     return absl::InvalidArgumentError(StrCat("--listen ", ToStd(address.message())));
@@ -358,8 +368,8 @@ absl::Status Launch(const Environment& environment, const Options& options) {
     if (error) there.program = std::filesystem::absolute(environment.program).string();
   }
   environment.err << "launch: " << Counted(num_processes, "process", "es") << " on "
-                  << Counted(hosts.size(), "host") << " through " << plan.places[0].through[0]
-                  << std::endl;
+                  << Counted(hosts.size(), "host") << " through "
+                  << FindProgram(plan.places[0].through[0]).value_or("") << std::endl;
   plan.join_timeout = absl::Seconds(options.member.join_timeout_s);
   return RunJob(there, std::move(arguments));
 }
@@ -419,6 +429,12 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
           "others, which takes keys there or \"ssh -A\" (0: start all from here)")
       ->option_text("N")
       ->check(CLI::Range(uint32_t{0}, uint32_t{4096}));
+  command
+      ->add_option("--starts", options->max_starts,
+                   "Let at most N hosts be starting at a time: the next one starts when a node of "
+                   "another has joined (8 for each core that this process may use)")
+      ->option_text("N")
+      ->check(CLI::Range(uint32_t{1}, uint32_t{65536}));
   command
       ->add_option("--listen", options->listen,
                    "Listen for the processes at HOST or HOST:PORT (the address from which this "

@@ -39,6 +39,7 @@ Registries BuiltinRegistries();
 struct LaunchPlan {
   std::vector<actors::NodePlace> places = {};  // by rank; empty: `run` starts them on this host
   uint32_t fanout = 0;                         // as ClusterOptions has it
+  uint32_t max_starts = 0;                     // the same
   std::string listen = {};                     // the address at which it listens then
   std::string key = {};                        // the job's; empty: drawn
   absl::Duration join_timeout = absl::Minutes(1);

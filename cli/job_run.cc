@@ -307,7 +307,9 @@ class JobRun {
       const auto node = static_cast<size_t>(rank);
       const std::vector<actors::NodePlace>& places = process_environment_.launch.places;
       const bool is_remote = node < places.size() && !places[node].through.empty();
-      const bool has_log = !is_remote || !nodes_.empty() || MayHaveBegun(ExitStatus(status));
+      // srun and mpirun tell in no way of their own whether a node has begun before it joined.
+      const bool has_log = !is_remote || !nodes_.empty() ||
+                           (places[node].joins_arguments && MayHaveBegun(ExitStatus(status)));
       FailedNode failed = {.rank = static_cast<uint32_t>(rank),
                            .log_folder = has_log ? options_.log_folder : "",
                            .last_lines = std::move(last_lines)};

@@ -72,6 +72,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
     if (const LaunchPlan& launch = environment.launch; !launch.places.empty()) {
       options.places = launch.places;
       options.fanout = launch.fanout;
+      options.max_starts = launch.max_starts;
       options.listen = launch.listen;
       options.key = launch.key;
       options.join_timeout = launch.join_timeout;

@@ -163,12 +163,23 @@ class LaunchTest(unittest.TestCase):
                  "... -- JOB.toml --strategy"),
                 (("--timeout", "5s", "--", self.job, "--timeout", "6s"),
                  "--timeout is given before and after --; leave out one"),
+                (("b", self.job), "launch: 'b' is not expected before \"--\"; hosts are separated by commas, "
+                 "without blanks; expected penstock launch ... -- JOB.toml"),
+                (("b", "--", self.job), "launch: 'b' is not expected before \"--\""),
                 (("--", self.job, "--procs", "3"), "--procs 3: this job has 2 processes, one for each "
                  "slot or member; leave out --procs")]:
             done = subprocess.run([PENSTOCK, "launch", "-H", "127.0.0.1:2", *run], text=True,
                                   capture_output=True, timeout=PATIENCE_S, check=False)
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(message, done.stderr)
+
+    def test_an_mpirun_that_starts_nothing_has_no_log(self):
+        done = subprocess.run([PENSTOCK, "launch", "--launcher", "mpi", "-H", "n1", "--through", "false",
+                               "--listen", "127.0.0.1:0", "--log-dir", str(self.logs), "--", self.job],
+                              text=True, capture_output=True, timeout=PATIENCE_S, check=False)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr, r"node 0 .*exited with status 1 before it joined")
+        self.assertNotIn("the log of node", done.stderr)
 
     def test_a_single_slot_runs_on_its_host(self):
         command = self.launch("--set", 'parallel.strategy="dp=1"', hosts="127.0.0.1:1")

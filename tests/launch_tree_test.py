@@ -72,6 +72,9 @@ class LaunchTreeTest(HostsDeathTest):
         self.assertEqual(sorted(self.agents()), [0, 1, 2])
         for host, pids in (("n1", self.starters("ssh", " n1 exec")), ("n4", self.starters("ssh", " n4 exec"))):
             self.assertEqual(len(pids), 1, host)
+        # Each host looks for ssh by itself.
+        words = pathlib.Path(f"/proc/{self.agents()[1]}/cmdline").read_bytes().split(b"\0")
+        self.assertIn(b"--through=ssh", words)
         texts = texts_of_processes(str(self.program))
         self.assertGreater(len(texts), 16)
         for text in texts:

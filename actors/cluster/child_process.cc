@@ -13,6 +13,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/find_program.h"
+#include "base/status_macros.h"
 #include "base/strings.h"
 
 extern char** environ;
@@ -40,8 +42,9 @@ struct Pipe {
 };
 
 // Between fork and exec: only calls that are safe there. Ends the process with errno in `error_fd`.
-[[noreturn]] void BecomeCommand(char* const* arguments, char* const* environment,
-                                const cpu_set_t* cores, int input_fd, int output_fd, int error_fd) {
+[[noreturn]] void BecomeCommand(const char* program, char* const* arguments,
+                                char* const* environment, const cpu_set_t* cores, int input_fd,
+                                int output_fd, int error_fd) {
   // A group of its own: Ctrl-C on the terminal is the coordinator's to tell. A scheduler that
   // passes it on tells all processes of a step, of whatever group.
   setpgid(0, 0);
@@ -54,7 +57,7 @@ struct Pipe {
   if (input_fd < 0) input_fd = open("/dev/null", O_RDONLY);
   if (input_fd >= 0 && dup2(input_fd, STDIN_FILENO) >= 0 && dup2(output_fd, STDOUT_FILENO) >= 0 &&
       dup2(output_fd, STDERR_FILENO) >= 0) {
-    execve(arguments[0], arguments, environment);
+    execve(program, arguments, environment);
   }
   const int error = errno;
   (void)!write(error_fd, &error, sizeof(error));
@@ -68,6 +71,7 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildCommand& command) {
   if (command.input.size() > kMaxInputBytes) {
     return absl::InvalidArgumentError(StrCat("an input of more than ", kMaxInputBytes, " bytes"));
   }
+  ASSIGN_OR_RETURN(const std::string program, FindProgram(command.arguments[0]));
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text(*variable);
@@ -105,8 +109,9 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildCommand& command) {
   child.output_fd_ = std::exchange(output.ends[0], -1);
   child.pid_ = fork();
   if (child.pid_ == 0) {
-    BecomeCommand(arguments.data(), environment.data(), command.cores.empty() ? nullptr : &cores,
-                  input.ends[0], output.ends[1], error.ends[1]);
+    BecomeCommand(program.c_str(), arguments.data(), environment.data(),
+                  command.cores.empty() ? nullptr : &cores, input.ends[0], output.ends[1],
+                  error.ends[1]);
   }
   const absl::Status forked = child.pid_ < 0 ? FromErrno("fork") : absl::OkStatus();
   close(std::exchange(output.ends[1], -1));

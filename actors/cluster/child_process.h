@@ -20,7 +20,8 @@
 namespace penstock::actors {
 
 struct ChildCommand {
-  std::vector<std::string> arguments;                            // the program is the first
+  // The program is the first: a path, or a name that PATH has.
+  std::vector<std::string> arguments;
   std::vector<std::pair<std::string, std::string>> environment;  // added to this process's
   std::vector<int> cores;                                        // to run on; empty: any
   std::string input = {};                                        // at most kMaxInputBytes

@@ -24,11 +24,18 @@
 #include "actors/cluster/node_supervisor_internal.h"
 #include "actors/cluster/socket_address.h"
 #include "base/cpu_topology.h"
+#include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
 namespace {
+
+// So many programs that start nodes on other hosts keep a core busy: each takes about 0.1 s of it
+// here, and waits several times as long for the other host.
+constexpr uint32_t kStartsPerCore = 8;
+// For the turn of one: StartLimit::kPatience and some more.
+constexpr absl::Duration kTurnTimeout = absl::Seconds(15);
 
 // Each node has a connection, and one that is started here a pipe and a descriptor of its process.
 // The usual limit of 1024 is for programs that use select, which this one does not.
@@ -175,6 +182,9 @@ class Cluster::Impl {
                                                " processes, of ", options_.num_processes));
     }
     if (options_.fanout > 0) RETURN_IF_ERROR(CheckTree());
+    if (options_.max_starts == 0) {
+      options_.max_starts = kStartsPerCore * static_cast<uint32_t>(UsableCores());
+    }
     if (options_.key.empty()) {
       ASSIGN_OR_RETURN(options_.key, NewJobKey());
     }
@@ -274,9 +284,9 @@ class Cluster::Impl {
   }
 
   absl::Status LaunchOne(const LaunchCommand& command) {
-    return loop_->Await(
-        [this, &command]() -> control::StatusPromise { return supervisor_->Launch(command); },
-        options_.join_timeout, StrCat("starting node ", command.rank));
+    return loop_->Await([this, &command] { return supervisor_->LaunchInTurn(command); },
+                        options_.join_timeout + kTurnTimeout,
+                        StrCat("starting node ", command.rank));
   }
 
   // Starts the agents of a tree. REQUIRES: CheckTree() is OK.

@@ -72,6 +72,9 @@ struct ClusterOptions {
   // alone, which are the last words of their `through`, and `on_loss` is null: agents end soon
   // after the nodes of their own host. 0: this process starts all.
   uint32_t fanout = 0;
+  // Of the programs that start nodes on other hosts, so many start at a time; each has begun when a
+  // node of its host has joined. 0: 8 for each core that this process may use.
+  uint32_t max_starts = 0;
   bool pin = true;    // started nodes to cores
   int max_cores = 0;  // of this machine for the nodes; 0: all
   // Which nodes share a core, where there are more nodes than cores.
@@ -81,10 +84,12 @@ struct ClusterOptions {
   // Of each process, for plans with as many devices; where it is empty, and for other plans, blocks
   // are as equal as can be.
   std::vector<uint32_t> process_devices;
+  // Counts from the start of the last node.
   absl::Duration join_timeout = absl::Seconds(30);
   // Of one that has many nodes, 0.25 ms a node if that is longer.
   absl::Duration heartbeat_interval = absl::Milliseconds(250);
   // A node that does not answer for so long is lost; one that is not asked for 0.2 s longer ends.
+  // While others join, both have 20 s: the hosts are busy then.
   // A link may pause for 2 s: what TCP sends again then arrives after 3 s at the latest, as it
   // waits for 1.5 times as long as before. With the interval, and the second look of who was
   // stopped itself (0.2 s), a host that is cut off is named within 4 s.

@@ -39,7 +39,8 @@ interface Monitor {
 
 interface Coordinator extends(Monitor) {
   # A node that hears nothing for `silenceMs` ends, and says that `coordinator`, the process and its
-  # host, is gone, and `resumeHint`, how the job goes on without it. numDevices 0: not known yet.
+  # host, is gone, and `resumeHint`, how the job goes on without it. That holds until a ping says
+  # another bound. numDevices 0: not known yet.
   join @0 (info :NodeInfo, node :Node) -> (rank :UInt32, silenceMs :UInt32, firstDevice :UInt32,
                                            numDevices :UInt32, status :Status, coordinator :Text,
                                            resumeHint :Text);
@@ -56,7 +57,8 @@ struct NodeInfo {
 }
 
 interface Node {
-  ping @0 () -> ();
+  # From now on, `silenceMs` is the bound of join(); 0: it stays.
+  ping @0 (silenceMs :UInt32) -> ();
   open @1 (session :SessionSpec, observer :Observer) -> (address :Data, status :Status);
   connect @2 (generation :UInt32, processes :List(ProcessAddress)) -> (status :Status);
   submit @3 (generation :UInt32, step :Int64, feeds :ChunkedBytes) -> (status :Status);

@@ -22,7 +22,9 @@
 namespace penstock::actors::control {
 namespace {
 
-constexpr kj::uint kEventsPerPoll = 256;
+// An expensive event is one of a handshake, of which there may be many (turn_queue_internal.h):
+// what has come meanwhile waits for a few.
+constexpr kj::uint kEventsPerPoll = 32;
 // Limit of the text of a peer's error.
 constexpr size_t kMaxErrorBytes = size_t{16} << 10;
 // How long Await waits beyond its timeout, because the loop may be busy.

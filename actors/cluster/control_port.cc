@@ -17,32 +17,33 @@ constexpr kj::Duration kAcceptPause = 100 * kj::MILLISECONDS;
 // While as many connections as may be wait for their hello.
 constexpr kj::Duration kRoomPause = 2 * kj::MILLISECONDS;
 
-// Notes whether the peer has said anything.
-class HeardStream final : public ForwardingStream {
+}  // namespace
+
+// Notes whether the peer has said anything, and hands on what it says in turns.
+class ControlPort::PendingStream final : public ForwardingStream {
  public:
-  HeardStream(kj::Own<kj::AsyncIoStream> stream, std::shared_ptr<bool> has_spoken)
-      : ForwardingStream(kj::mv(stream)), has_spoken_(std::move(has_spoken)) {}
+  PendingStream(kj::Own<kj::AsyncIoStream> stream, std::shared_ptr<Greeting> greeting)
+      : ForwardingStream(kj::mv(stream)), greeting_(std::move(greeting)) {}
 
   kj::Promise<size_t> read(void* buffer, size_t min_bytes, size_t max_bytes) override {
-    return Noted(ForwardingStream::read(buffer, min_bytes, max_bytes));
+    return InTurn(ForwardingStream::read(buffer, min_bytes, max_bytes));
   }
   kj::Promise<size_t> tryRead(void* buffer, size_t min_bytes, size_t max_bytes) override {
-    return Noted(ForwardingStream::tryRead(buffer, min_bytes, max_bytes));
+    return InTurn(ForwardingStream::tryRead(buffer, min_bytes, max_bytes));
   }
 
  private:
-  kj::Promise<size_t> Noted(kj::Promise<size_t> reading) {
-    if (*has_spoken_) return reading;
-    return reading.then([has_spoken = has_spoken_](size_t num_bytes) {
-      *has_spoken = *has_spoken || num_bytes > 0;
-      return num_bytes;
+  kj::Promise<size_t> InTurn(kj::Promise<size_t> reading) {
+    if (greeting_->turns == nullptr) return reading;
+    return reading.then([greeting = greeting_](size_t num_bytes) -> kj::Promise<size_t> {
+      greeting->has_spoken = greeting->has_spoken || num_bytes > 0;
+      if (greeting->turns == nullptr) return num_bytes;
+      return greeting->turns->Await().then([num_bytes] { return num_bytes; });
     });
   }
 
-  const std::shared_ptr<bool> has_spoken_;
+  const std::shared_ptr<Greeting> greeting_;
 };
-
-}  // namespace
 
 class ControlPort::CoordinatorServer final : public Coordinator::Server {
  public:
@@ -100,8 +101,9 @@ kj::Promise<void> ControlPort::Accept() {
       .then(
           [this](kj::Own<kj::AsyncIoStream> stream) -> kj::Promise<void> {
             if (IsUnixSocket(*stream) && !IsOfThisUser(*stream)) return kj::READY_NOW;
-            return MakeRoom().then(
-                [this, stream = kj::mv(stream)]() mutable { Welcome(kj::mv(stream)); });
+            return turns_.Await()
+                .then([this] { return MakeRoom(); })
+                .then([this, stream = kj::mv(stream)]() mutable { Welcome(kj::mv(stream)); });
           },
           [this](const kj::Exception&) -> kj::Promise<void> {
             return timer_.afterDelay(kAcceptPause);
@@ -118,7 +120,7 @@ kj::Promise<void> ControlPort::MakeRoom() {
   for (auto it = unauthenticated_.begin(); it != unauthenticated_.end(); ++it) {
     const kj::Duration age = now - it->second.since;
     if (age < kSilentTime) break;
-    if (*it->second.has_spoken && age < kPatientTime) continue;
+    if (it->second.greeting->has_spoken && age < kPatientTime) continue;
     unauthenticated_.erase(it);
     return kj::READY_NOW;
   }
@@ -130,8 +132,10 @@ void ControlPort::Welcome(kj::Own<kj::AsyncIoStream> stream) {
     unauthenticated_.erase(unauthenticated_.begin());
   }
   const uint64_t id = next_id_++;
-  const auto has_spoken = std::make_shared<bool>(false);
-  stream = kj::heap<HeardStream>(kj::mv(stream), has_spoken);
+  if (channel_ == nullptr && !IsUnixSocket(*stream)) SetTcpOptions(*stream);
+  const auto greeting = std::make_shared<Greeting>();
+  greeting->turns = &turns_;
+  stream = kj::heap<PendingStream>(kj::mv(stream), greeting);
   // Erased later: the promise must not destroy itself while it runs.
   const auto forget = [this, id] {
     tasks_.add(kj::evalLater([this, id] { unauthenticated_.erase(id); }));
@@ -151,12 +155,13 @@ void ControlPort::Welcome(kj::Own<kj::AsyncIoStream> stream) {
                    .exclusiveJoin(timer_.afterDelay(kHelloSeconds * kj::SECONDS).then([] {
                      return Welcomed();
                    }))
-                   .then([this](Welcomed&& from) {
+                   .then([this, greeting](Welcomed&& from) {
+                     greeting->turns = nullptr;
                      KJ_IF_MAYBE (welcomed, from) Serve(kj::mv(*welcomed));
                    })
                    .then(kj::cp(forget))
                    .eagerlyEvaluate([forget](const kj::Exception&) { forget(); });  // it hung up
-  unauthenticated_.emplace(id, Pending{timer_.now(), has_spoken, kj::mv(hello)});
+  unauthenticated_.emplace(id, Pending{timer_.now(), greeting, kj::mv(hello)});
 }
 
 void ControlPort::Serve(kj::Own<kj::AsyncIoStream> stream) {

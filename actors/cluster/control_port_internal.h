@@ -9,6 +9,10 @@
 // room for them if it has said nothing for kSilentTime, or is unauthenticated after kPatientTime,
 // so idle connections cannot block the port: 10,000 of them delay a node by 10 seconds.
 //
+// What is done for connections that are not authenticated, most of it the cryptography of
+// handshakes, is done in turns (turn_queue_internal.h): heartbeats and steps of members wait for a
+// few handshakes, however many there are.
+//
 // Thread rule: the thread of the event loop that the timer belongs to.
 // Invariants: a member's end is told once; nothing is told after the destructor.
 
@@ -32,6 +36,7 @@
 #include "actors/cluster/job_status.h"
 #include "actors/cluster/questions_internal.h"
 #include "actors/cluster/secure_channel_internal.h"
+#include "actors/cluster/turn_queue_internal.h"
 
 namespace penstock::actors::control {
 
@@ -70,7 +75,8 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
   };
 
   // `timer` and `host` outlive the port; `key` is kJobKeyBytes long. Members are told to end when
-  // they hear nothing for `silence_ms`. With `channel`, connections speak TLS before all else.
+  // they hear nothing for `silence_ms`, until a ping says another bound. With `channel`,
+  // connections speak TLS before all else.
   ControlPort(kj::Timer& timer, std::string key, uint32_t silence_ms, Host& host,
               std::unique_ptr<SecureChannel> channel = nullptr);
   ~ControlPort();
@@ -109,9 +115,17 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
     uint32_t rank = 0;
   };
 
+  class PendingStream;
+
+  // Of a connection until it is authenticated.
+  struct Greeting {
+    TurnQueue* turns = nullptr;  // in which its bytes are taken; null: it is authenticated
+    bool has_spoken = false;
+  };
+
   struct Pending {
     kj::TimePoint since;
-    std::shared_ptr<bool> has_spoken;
+    std::shared_ptr<const Greeting> greeting;
     kj::Promise<void> hello = nullptr;
   };
 
@@ -133,6 +147,7 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
   Host& host_;
   const std::unique_ptr<SecureChannel> channel_;
   uint64_t next_id_ = 1;
+  TurnQueue turns_;
   // By age.
   std::map<uint64_t, Pending> unauthenticated_;
   std::map<uint64_t, std::unique_ptr<Connection>> authenticated_;

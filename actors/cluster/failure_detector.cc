@@ -16,20 +16,17 @@ constexpr kj::Duration kExitGrace = 500 * kj::MILLISECONDS;
 
 }  // namespace
 
-FailureDetector::FailureDetector(kj::Timer& timer, Launcher& launcher,
-                                 absl::Duration heartbeat_interval,
-                                 absl::Duration heartbeat_timeout, OnLoss on_loss)
+FailureDetector::FailureDetector(kj::Timer& timer, Launcher& launcher, const HeartbeatTimes& times,
+                                 OnLoss on_loss)
     : timer_(timer),
       launcher_(launcher),
-      heartbeat_interval_(heartbeat_interval),
-      heartbeat_timeout_(heartbeat_timeout),
+      times_(times),
       on_loss_(std::move(on_loss)),
       tasks_(*this) {}
 
 void FailureDetector::Watch(uint32_t rank, control::Node::Client node) {
   heartbeats_[rank] = std::make_unique<Heartbeat>(
-      timer_, kj::mv(node), heartbeat_interval_, heartbeat_timeout_,
-      [this, rank] { OnSilence(rank); },
+      timer_, kj::mv(node), times_, [this, rank](absl::Duration bound) { OnSilence(rank, bound); },
       [this, rank](const kj::Exception& exception) {
         if (exception.getType() == kj::Exception::Type::DISCONNECTED) {
           OnDisconnected(rank);
@@ -56,9 +53,8 @@ void FailureDetector::OnExit(uint32_t rank, int wait_status, std::string_view no
 
 // A process that was launched here may be dead already, and about to be reported so (a large core
 // file is being written): its status is more important than its silence.
-void FailureDetector::OnSilence(uint32_t rank) {
-  const std::string cause =
-      StrCat("has not answered for ", absl::FormatDuration(heartbeat_timeout_));
+void FailureDetector::OnSilence(uint32_t rank, absl::Duration bound) {
+  const std::string cause = StrCat("has not answered for ", absl::FormatDuration(bound));
   if (!launcher_.HasLaunched(rank)) {
     on_loss_({.rank = rank, .cause = cause});
     return;

@@ -39,12 +39,14 @@ class FailureDetector final : private kj::TaskSet::ErrorHandler {
   using OnLoss = std::function<void(const Loss& loss)>;
 
   // `timer` and `launcher` outlive it. See ClusterOptions for the times.
-  FailureDetector(kj::Timer& timer, Launcher& launcher, absl::Duration heartbeat_interval,
-                  absl::Duration heartbeat_timeout, OnLoss on_loss);
+  FailureDetector(kj::Timer& timer, Launcher& launcher, const HeartbeatTimes& times,
+                  OnLoss on_loss);
   ~FailureDetector() = default;
 
   // Asks the member for signs of life, from now on.
   void Watch(uint32_t rank, control::Node::Client node);
+  // From now on, members have less time to answer: see heartbeat_internal.h.
+  void OnAllJoined() { times_.have_all_joined = true; }
   // No more heartbeats; it may be called from inside of OnLoss.
   void Unwatch(uint32_t rank);
 
@@ -58,14 +60,13 @@ class FailureDetector final : private kj::TaskSet::ErrorHandler {
   void OnDisconnected(uint32_t rank);
 
  private:
-  void OnSilence(uint32_t rank);
+  void OnSilence(uint32_t rank, absl::Duration bound);
   void TellAfterGrace(const Loss& loss);
   void taskFailed(kj::Exception&& exception) override;
 
   kj::Timer& timer_;
   Launcher& launcher_;
-  const absl::Duration heartbeat_interval_;
-  const absl::Duration heartbeat_timeout_;
+  HeartbeatTimes times_;
   const OnLoss on_loss_;
   std::map<uint32_t, std::unique_ptr<Heartbeat>> heartbeats_;
   std::map<uint32_t, std::string> silences_;  // why a process was killed here

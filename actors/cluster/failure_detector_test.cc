@@ -33,14 +33,17 @@ class FakeLauncher final : public Launcher {
 
 class TestNode final : public control::Node::Server {
  public:
-  explicit TestNode(const bool* answers) : answers_(*answers) {}
-  kj::Promise<void> ping(PingContext) override {
+  explicit TestNode(const bool* answers, std::vector<uint32_t>* bounds = nullptr)
+      : answers_(*answers), bounds_(bounds) {}
+  kj::Promise<void> ping(PingContext context) override {
+    if (bounds_ != nullptr) bounds_->push_back(context.getParams().getSilenceMs());
     if (!answers_) return kj::NEVER_DONE;
     return kj::READY_NOW;
   }
 
  private:
   const bool& answers_;
+  std::vector<uint32_t>* const bounds_;  // that the pings have come with
 };
 
 // Rank 0 was launched here, rank 1 joined by itself.
@@ -62,13 +65,25 @@ class FailureDetectorTest : public ::testing::Test {
   bool answers_ = true;
   std::vector<std::string> losses_;
   bool is_orderly_ = false;  // the last one
-  FailureDetector detector_{
-      timer_, launcher_, absl::Milliseconds(100), absl::Seconds(1),
-      [this](const FailureDetector::Loss& loss) {
-        losses_.push_back(StrCat(loss.rank, " ", loss.cause, ", ", loss.shell_status));
-        is_orderly_ = loss.is_orderly;
-        detector_.Unwatch(loss.rank);
-      }};
+  const FailureDetector::OnLoss on_loss_ = [this](const FailureDetector::Loss& loss) {
+    losses_.push_back(StrCat(loss.rank, " ", loss.cause, ", ", loss.shell_status));
+    is_orderly_ = loss.is_orderly;
+    detector_.Unwatch(loss.rank);
+    joining_.Unwatch(loss.rank);
+  };
+  FailureDetector detector_{timer_,
+                            launcher_,
+                            {.interval = absl::Milliseconds(100), .timeout = absl::Seconds(1)},
+                            on_loss_};
+  // Of a job that other nodes will join.
+  FailureDetector joining_{timer_,
+                           launcher_,
+                           {.interval = absl::Milliseconds(100),
+                            .timeout = absl::Seconds(1),
+                            .patience = absl::Seconds(20),
+                            .silence_ms = 1200,
+                            .have_all_joined = false},
+                           on_loss_};
 };
 
 TEST_F(FailureDetectorTest, AnExitIsToldAtOnceWithItsStatus) {
@@ -101,6 +116,37 @@ TEST_F(FailureDetectorTest, SilenceIsNoticedAndOneThatAnswersIsNot) {
   Advance(5000);
   EXPECT_THAT(losses_, ElementsAre("1 has not answered for 1s, 0"));
   EXPECT_THAT(launcher_.killed, IsEmpty());
+}
+
+TEST_F(FailureDetectorTest, OneMayBeSilentForLongWhileOthersJoin) {
+  answers_ = false;
+  joining_.Watch(1, kj::heap<TestNode>(&answers_));
+  Advance(19'000);
+  EXPECT_THAT(losses_, IsEmpty());
+  Advance(10'000);
+  EXPECT_THAT(losses_, ElementsAre("1 has not answered for 20s, 0"));
+}
+
+TEST_F(FailureDetectorTest, OnceAllHaveJoinedItIsNoticedSoon) {
+  std::vector<uint32_t> bounds;
+  joining_.Watch(1, kj::heap<TestNode>(&answers_, &bounds));
+  Advance(1000);
+  EXPECT_THAT(bounds, ::testing::Each(0));  // as it was told when it joined
+  answers_ = false;
+  Advance(10'000);
+  joining_.OnAllJoined();
+  EXPECT_THAT(losses_, IsEmpty());
+  Advance(3000);
+  EXPECT_THAT(losses_, ElementsAre("1 has not answered for 1s, 0"));
+}
+
+TEST_F(FailureDetectorTest, OnceAllHaveJoinedNodesAreToldTheirBound) {
+  std::vector<uint32_t> bounds;
+  joining_.Watch(1, kj::heap<TestNode>(&answers_, &bounds));
+  joining_.OnAllJoined();
+  Advance(1000);
+  EXPECT_THAT(bounds, ::testing::AllOf(::testing::SizeIs(::testing::Gt(5)), ::testing::Each(1200)));
+  EXPECT_THAT(losses_, IsEmpty());
 }
 
 // Its own signal is not its status; another one is.

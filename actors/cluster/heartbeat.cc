@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "actors/cluster/connection_internal.h"
@@ -6,13 +7,12 @@
 
 namespace penstock::actors {
 
-Heartbeat::Heartbeat(kj::Timer& timer, control::Node::Client node, absl::Duration interval,
-                     absl::Duration timeout, std::function<void()> on_silence,
+Heartbeat::Heartbeat(kj::Timer& timer, control::Node::Client node, const HeartbeatTimes& times,
+                     std::function<void(absl::Duration bound)> on_silence,
                      std::function<void(const kj::Exception& exception)> on_error)
     : timer_(timer),
       node_(kj::mv(node)),
-      interval_(control::ToKj(interval)),
-      timeout_(control::ToKj(timeout)),
+      times_(times),
       on_silence_(std::move(on_silence)),
       on_error_(std::move(on_error)),
       last_answer_(timer.now()) {
@@ -22,26 +22,40 @@ Heartbeat::Heartbeat(kj::Timer& timer, control::Node::Client node, absl::Duratio
 }
 
 kj::Promise<void> Heartbeat::Run() {
-  return timer_.afterDelay(interval_).then([this]() -> kj::Promise<void> {
+  return timer_.afterDelay(control::ToKj(times_.interval)).then([this]() -> kj::Promise<void> {
     KJ_IF_MAYBE (node, node_) {
-      return node->pingRequest()
-          .send()
+      auto call = node->pingRequest();
+      if (times_.have_all_joined) call.setSilenceMs(times_.silence_ms);
+      return call.send()
           .ignoreResult()
-          .then([] { return true; })
-          .exclusiveJoin(timer_.afterDelay(timeout_)
-                             .then([this] { return timer_.afterDelay(control::kSecondLook); })
-                             .then([] { return false; }))
-          .then([this](bool has_answered) -> kj::Promise<void> {
-            if (has_answered) {
+          .then([] { return absl::ZeroDuration(); })
+          .exclusiveJoin(AwaitSilence(absl::ZeroDuration()))
+          .then([this](absl::Duration exceeded) -> kj::Promise<void> {
+            if (exceeded == absl::ZeroDuration()) {
               last_answer_ = timer_.now();
               return Run();
             }
-            if (node_ != nullptr) on_silence_();
+            if (node_ != nullptr) on_silence_(exceeded);
             return kj::READY_NOW;
           });
     }
     return kj::READY_NOW;
   });
+}
+
+// A part of the patience at a time: one that was asked before all had joined has another timeout
+// from when they have.
+kj::Promise<absl::Duration> Heartbeat::AwaitSilence(absl::Duration asked) {
+  const bool is_patient = !times_.have_all_joined;
+  const absl::Duration part =
+      is_patient ? std::min(times_.timeout, times_.patience - asked) : times_.timeout;
+  return timer_.afterDelay(control::ToKj(part))
+      .then([this] { return timer_.afterDelay(control::kSecondLook); })
+      .then([this, is_patient, waited = asked + part]() -> kj::Promise<absl::Duration> {
+        if (!is_patient) return times_.timeout;
+        if (waited >= times_.patience) return times_.patience;
+        return AwaitSilence(waited);
+      });
 }
 
 }  // namespace penstock::actors

@@ -1,5 +1,9 @@
 // Asks a node for a sign of life at regular intervals.
 //
+// While nodes join, the hosts are busy with starting them, and one that has joined may have to wait
+// for a core: until all have joined, it has HeartbeatTimes::patience to answer. From then on, pings
+// tell nodes their bound as well.
+//
 // Thread rule: the thread of the event loop.
 // Invariant: one of the callbacks is called at most once, and none after Stop or the destructor.
 
@@ -16,13 +20,23 @@
 
 namespace penstock::actors {
 
+// Of all nodes of a job.
+struct HeartbeatTimes {
+  absl::Duration interval;
+  absl::Duration timeout;
+  absl::Duration patience = timeout;  // at least `timeout`
+  // How long a node may hear nothing, once all have joined; 0: as it was told.
+  uint32_t silence_ms = 0;
+  bool have_all_joined = true;
+};
+
 class Heartbeat {
  public:
-  // `timer` outlives the result. `on_silence` is called when the node has not answered for
-  // `timeout`, `on_error` when a call has failed. They may call Stop, but must not destroy the
-  // object.
-  Heartbeat(kj::Timer& timer, control::Node::Client node, absl::Duration interval,
-            absl::Duration timeout, std::function<void()> on_silence,
+  // `timer` and `times` outlive the result; of `times`, have_all_joined may change. `on_silence` is
+  // called when the node has not answered for the bound that it names, `on_error` when a call has
+  // failed. They may call Stop, but must not destroy the object.
+  Heartbeat(kj::Timer& timer, control::Node::Client node, const HeartbeatTimes& times,
+            std::function<void(absl::Duration bound)> on_silence,
             std::function<void(const kj::Exception& exception)> on_error);
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
@@ -33,12 +47,13 @@ class Heartbeat {
 
  private:
   kj::Promise<void> Run();
+  // Resolves to the bound that the node has exceeded, which was asked `asked` ago.
+  kj::Promise<absl::Duration> AwaitSilence(absl::Duration asked);
 
   kj::Timer& timer_;
   kj::Maybe<control::Node::Client> node_;  // null: stopped
-  const kj::Duration interval_;
-  const kj::Duration timeout_;
-  const std::function<void()> on_silence_;
+  const HeartbeatTimes& times_;
+  const std::function<void(absl::Duration bound)> on_silence_;
   const std::function<void(const kj::Exception& exception)> on_error_;
   kj::TimePoint last_answer_;
   kj::Promise<void> running_ = nullptr;

@@ -46,7 +46,7 @@ class HeartbeatTest : public ::testing::Test {
             ++num_pings_;
             return on_ping();
           }),
-          absl::Milliseconds(10), absl::Milliseconds(50), [this] { ++num_silences_; },
+          times_, [this](absl::Duration) { ++num_silences_; },
           [this](const kj::Exception& exception) { error_ = exception.getDescription().cStr(); });
       return Until(is_reached).then([this] {
         return loop_->timer().afterDelay(100 * kj::MILLISECONDS);
@@ -66,6 +66,8 @@ class HeartbeatTest : public ::testing::Test {
   }
 
   std::unique_ptr<control::ControlLoop> loop_;
+  const HeartbeatTimes times_ = {.interval = absl::Milliseconds(10),
+                                 .timeout = absl::Milliseconds(50)};
   // On the loop's thread.
   int num_pings_ = 0;
   int num_silences_ = 0;

@@ -179,28 +179,43 @@ class TestedPort final : public ControlPort::Host {
 
   // A node joins; `change` may keep what it says.
   void Join(const TappedStream::Change& change) {
-    const auto node = SecureChannel::Create(testing::ControlKey(), ChannelSide::kNode).value();
-    kj::Own<RpcConnection> rpc;
-    kj::Promise<void> joining =
-        node->Secure(kj::heap<TappedStream>(Connect(), change))
-            .then([&](kj::Own<kj::AsyncIoStream>&& stream) {
-              auto& to = *stream;
-              return SayHello(to, testing::ControlKey())
-                  .then([&, stream = kj::mv(stream)](absl::Status&& greeted) mutable {
-                    EXPECT_TRUE(greeted.ok()) << greeted;
-                    rpc = kj::heap<RpcConnection>(
-                        kj::mv(stream), capnp::rpc::twoparty::Side::CLIENT, nullptr, timer_);
-                    auto call = rpc->Bootstrap().castAs<Coordinator>().joinRequest();
-                    call.initInfo().setHost("here");
-                    call.setNode(kj::heap<SilentNode>());
-                    return call.send().ignoreResult();
-                  });
-            })
-            .eagerlyEvaluate([](const kj::Exception&) {});
-    Poll();
-    joining = nullptr;
+    kj::Own<RpcConnection> rpc = BeginJoin(change);
     rpc = nullptr;
     Poll();
+  }
+
+  // Of `count` peers that say `beginning`, those that have an answer when a member has one, whom it
+  // asks at the same time; all are answered in the end.
+  size_t NumServedBeforeAMember(size_t count, const std::string& beginning) {
+    kj::Own<RpcConnection> rpc = BeginJoin(Unchanged);
+    size_t num_served = 0;
+    size_t num_before = count;
+    {
+      struct Peer {
+        kj::Own<kj::AsyncIoStream> stream;
+        char heard = 0;
+        kj::Promise<void> talking = nullptr;
+      };
+      std::vector<Peer> peers(count);
+      for (Peer& peer : peers) {
+        peer.stream = Connect();
+        peer.talking = peer.stream->write(beginning.data(), beginning.size())
+                           .then([&] { return peer.stream->read(&peer.heard, 1); })
+                           .then([&] { ++num_served; })
+                           .eagerlyEvaluate([](const kj::Exception&) {});
+      }
+      auto asking = rpc->Bootstrap()
+                        .castAs<Coordinator>()
+                        .statusRequest()
+                        .send()
+                        .then([&](auto&&) { num_before = num_served; })
+                        .eagerlyEvaluate([](const kj::Exception&) {});
+      Poll();
+    }
+    EXPECT_EQ(num_served, count);
+    rpc = nullptr;
+    Poll();
+    return num_before;
   }
 
   void ExpectServes() {
@@ -223,6 +238,31 @@ class TestedPort final : public ControlPort::Host {
 
  private:
   void Poll() { scope_->poll(); }
+
+  // The connection of a node that has joined.
+  kj::Own<RpcConnection> BeginJoin(const TappedStream::Change& change) {
+    const auto node = SecureChannel::Create(testing::ControlKey(), ChannelSide::kNode).value();
+    kj::Own<RpcConnection> rpc;
+    kj::Promise<void> joining =
+        node->Secure(kj::heap<TappedStream>(Connect(), change))
+            .then([&](kj::Own<kj::AsyncIoStream>&& stream) {
+              auto& to = *stream;
+              return SayHello(to, testing::ControlKey())
+                  .then([&, stream = kj::mv(stream)](absl::Status&& greeted) mutable {
+                    EXPECT_TRUE(greeted.ok()) << greeted;
+                    rpc = kj::heap<RpcConnection>(
+                        kj::mv(stream), capnp::rpc::twoparty::Side::CLIENT, nullptr, timer_);
+                    auto call = rpc->Bootstrap().castAs<Coordinator>().joinRequest();
+                    call.initInfo().setHost("here");
+                    call.setNode(kj::heap<SilentNode>());
+                    return call.send().ignoreResult();
+                  });
+            })
+            .eagerlyEvaluate([](const kj::Exception&) {});
+    Poll();
+    return rpc;
+  }
+
   kj::Own<kj::AsyncIoStream> Connect() {
     auto pipe = kj::newTwoWayPipe();
     port_->Welcome(kj::mv(pipe.ends[0]));
@@ -282,6 +322,14 @@ TEST(HostileHandshakesTest, OtherAuthoritiesAndExpiredCertificatesAreRefused) {
   EXPECT_TRUE(port.SaySecurely(*right, Unchanged, {port.session()}));
   EXPECT_EQ(port.num_joined(), 1);
   port.ExpectNobodyThere();
+}
+
+TEST(HostileHandshakesTest, AMemberWaitsForFewHandshakesOfOthers) {
+  TestedPort port;
+  const std::string client_hello = port.RecordJoin().at(0);
+  EXPECT_LE(port.NumServedBeforeAMember(200, client_hello), 4u);
+  port.ExpectNobodyThere();
+  port.ExpectServes();
 }
 
 // What was sent to a port.

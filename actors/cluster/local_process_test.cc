@@ -30,7 +30,7 @@ class LocalProcessTest : public ::testing::Test {
   void Start(const std::string& command) {
     Await([this, command]() -> kj::Promise<void> {
       ChildCommand shell;
-      shell.arguments = {"/bin/sh", "-c", command};
+      shell.arguments = {"sh", "-c", command};  // found in PATH
       auto child = ChildProcess::Start(shell);
       EXPECT_TRUE(child.ok()) << child.status();
       process_ = std::make_unique<LocalProcess>(

@@ -73,6 +73,19 @@ void NodeAgent::EndAlone(std::string_view what) {
   End(absl::UnavailableError(StrCat("the coordinator ", who, what, hint)), /*is_orphan=*/true);
 }
 
+void NodeAgent::OnPing(uint32_t silence_ms) {
+  last_ping_ = loop_.timer().now();
+  if (silence_ms > 0 && silence_ms_ > 0) SetSilence(silence_ms);
+}
+
+void NodeAgent::SetSilence(uint32_t silence_ms) {
+  silence_ms = std::min(silence_ms, kMaxSilenceMs);
+  if (silence_ms == silence_ms_) return;
+  silence_ms_ = silence_ms;
+  listen_ =
+      ListenForPings(silence_ms * kj::MILLISECONDS).eagerlyEvaluate([](const kj::Exception&) {});
+}
+
 // Ends the node when no ping has come for `bound`. Whoever was stopped itself first looks at what
 // has come meanwhile.
 kj::Promise<void> NodeAgent::ListenForPings(kj::Duration bound) {
@@ -121,7 +134,7 @@ control::StatusPromise NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
                                  .sessions = sessions_,
                                  .exchanges = exchanges_,
                                  .receiver = receiver_,
-                                 .on_ping = [this] { last_ping_ = loop_.timer().now(); },
+                                 .on_ping = [this](uint32_t silence_ms) { OnPing(silence_ms); },
                                  .on_exit = [this](const absl::Status& cause) { End(cause); }}));
   return control::StatusOf(call.send(), [this, self = std::move(self)](auto&& response) mutable {
     self.rank = response.getRank();
@@ -131,9 +144,7 @@ control::StatusPromise NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
     resume_hint_ = Printable(response.getResumeHint());
     if (options_.on_joined) options_.on_joined(self);
     last_ping_ = loop_.timer().now();
-    const auto silence_ms = std::min(response.getSilenceMs(), kMaxSilenceMs);
-    listen_ =
-        ListenForPings(silence_ms * kj::MILLISECONDS).eagerlyEvaluate([](const kj::Exception&) {});
+    SetSilence(std::max(response.getSilenceMs(), 1u));
     return absl::OkStatus();
   });
 }

@@ -66,6 +66,9 @@ class NodeAgent {
 
  private:
   control::StatusPromise JoinOver(kj::Own<kj::AsyncIoStream> stream);
+  void OnPing(uint32_t silence_ms);
+  // From now on, the agent ends when no ping has come for so long.
+  void SetSilence(uint32_t silence_ms);
   kj::Promise<void> ListenForPings(kj::Duration bound);
   // Says who is lost, and how the job goes on: "the coordinator (pid 4711 on host-a) is gone; ...".
   void EndAlone(std::string_view what);
@@ -83,6 +86,7 @@ class NodeAgent {
   kj::Own<control::RpcConnection> connection_;
   kj::Promise<void> watch_ = nullptr;
   kj::Promise<void> listen_ = nullptr;
+  uint32_t silence_ms_ = 0;  // 0: it has not joined
   kj::TimePoint last_ping_ = kj::origin<kj::TimePoint>();
   std::string coordinator_;  // "pid 4711 on host-a"; empty: it has not said
   std::string resume_hint_;

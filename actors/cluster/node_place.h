@@ -17,7 +17,8 @@ struct NodePlace {
   // Somebody else starts the node, which joins by itself. The rest does not matter then.
   bool is_awaited = false;
   // Runs the node's command there: a program on this host and its arguments, such as
-  // {"/usr/bin/ssh", "-T", "host"}; the command is added. Empty: a process of this host.
+  // {"ssh", "-T", "host"}; the command is added. Empty: a process of this host. A program without
+  // a path is looked for in the PATH of the host that runs it.
   //
   // It passes on its standard input, from which the job's key is read, and what is printed there. A
   // single node through a shell: it ends with its status, or 128 + the signal that has ended it.

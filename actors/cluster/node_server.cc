@@ -67,8 +67,8 @@ class NodeServer final : public control::Node::Server {
   explicit NodeServer(NodeParts node)
       : node_(std::move(node)), dispatch_(node_.loop, node_.work, node_.sessions) {}
 
-  kj::Promise<void> ping(PingContext) override {
-    node_.on_ping();
+  kj::Promise<void> ping(PingContext context) override {
+    node_.on_ping(context.getParams().getSilenceMs());
     return kj::READY_NOW;
   }
 

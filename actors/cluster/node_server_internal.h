@@ -32,7 +32,8 @@ struct NodeParts {
   NodeSessions& sessions;
   NodeExchanges& exchanges;
   ByteReceiver& receiver;
-  std::function<void()> on_ping;
+  // Told the bound that a ping has come with: see control.capnp.
+  std::function<void(uint32_t silence_ms)> on_ping;
   std::function<void(const absl::Status&)> on_exit;  // the coordinator ends the node
 };
 

@@ -19,12 +19,21 @@ namespace penstock::actors {
 namespace {
 
 constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
+// While as many nodes as may be are starting on other hosts.
+constexpr kj::Duration kStartPause = 2 * kj::MILLISECONDS;
 // A node that is not asked for so much longer than one that does not answer ends.
 constexpr absl::Duration kSilenceMargin = absl::Milliseconds(200);
+// How long a node may be silent while others join.
+constexpr absl::Duration kJoiningPatience = absl::Seconds(20);
 // So that thousands of nodes do not keep this process busy with asking them.
 constexpr absl::Duration kHeartbeatPerNode = absl::Microseconds(250);
 // Longest name of a host or an interface that is taken from a node.
 constexpr size_t kMaxNameBytes = 255;
+
+// For a bound of control.capnp.
+uint32_t ToMilliseconds(absl::Duration bound) {
+  return static_cast<uint32_t>(std::clamp<int64_t>(absl::ToInt64Milliseconds(bound), 1, 3'600'000));
+}
 
 std::string Truncated(capnp::Text::Reader name) {
   return std::string(name.begin(), std::min(name.size(), kMaxNameBytes));
@@ -39,7 +48,8 @@ NodeSupervisor::NodeSupervisor(const ClusterOptions& options, control::ControlLo
       loop_(loop),
       make_launcher_(std::move(make_launcher)),
       on_line_(std::move(on_line)),
-      membership_(membership) {
+      membership_(membership),
+      starts_(options.max_starts) {
   for (uint32_t rank = 0; rank < options.num_processes; ++rank) {
     nodes_.push_back(std::make_unique<Node>());
     nodes_.back()->description.rank = rank;
@@ -55,27 +65,31 @@ control::StatusPromise NodeSupervisor::Listen(std::string key) {
   tasks_ = kj::heap<kj::TaskSet>(*this);
   questions_ = std::make_unique<control::Questions<JobStatus>>(loop_, options_.status_answers);
   launcher_ = make_launcher_(loop_.io());
+  const absl::Duration patience = std::max(kJoiningPatience, options_.heartbeat_timeout);
+  const HeartbeatTimes times = {
+      .interval = std::max(options_.heartbeat_interval, options_.num_processes * kHeartbeatPerNode),
+      .timeout = options_.heartbeat_timeout,
+      .patience = patience,
+      .silence_ms = ToMilliseconds(options_.heartbeat_timeout + kSilenceMargin),
+      .have_all_joined = false};
   failure_detector_ = std::make_unique<FailureDetector>(
-      loop_.timer(), *launcher_,
-      std::max(options_.heartbeat_interval, options_.num_processes * kHeartbeatPerNode),
-      options_.heartbeat_timeout, [this](const FailureDetector::Loss& loss) { Lose(loss); });
+      loop_.timer(), *launcher_, times, [this](const FailureDetector::Loss& loss) { Lose(loss); });
   launcher_->SetEvents({[this](uint32_t rank, std::string_view line) {
                           on_line_(rank, nodes_[rank]->description.host, line);
                         },
                         [this](uint32_t rank, int wait_status, std::string_view note) {
+                          starts_.End(rank);
                           failure_detector_->OnExit(rank, wait_status, note);
                         }});
-  const absl::Duration silence = options_.heartbeat_timeout + kSilenceMargin;
   // The system protects what passes through a socket of this host.
   std::unique_ptr<control::SecureChannel> channel;
   if (!options_.insecure && !IsUnixAddress(options_.listen)) {
     ASSIGN_OR_RETURN(channel,
                      control::SecureChannel::Create(key, control::ChannelSide::kCoordinator));
   }
-  port_ = kj::heap<control::ControlPort>(
-      loop_.timer(), std::move(key),
-      static_cast<uint32_t>(std::clamp<int64_t>(absl::ToInt64Milliseconds(silence), 1, 3'600'000)),
-      *this, std::move(channel));
+  port_ = kj::heap<control::ControlPort>(loop_.timer(), std::move(key),
+                                         ToMilliseconds(patience + kSilenceMargin), *this,
+                                         std::move(channel));
   port_->SetFarewell(StrCat("pid ", getpid(), " on ", HostName()), options_.resume_hint);
   RemoveStaleSocket(options_.listen);
   return loop_.io()
@@ -113,7 +127,20 @@ absl::Status NodeSupervisor::Launch(const LaunchCommand& command) {
     node.host = is_placed ? options_.places[node.rank].host : process.host;
     membership_.Reserve({node.rank, node.pid, node.host});
   }
+  if (!command.remote_host.empty()) {
+    starts_.Begin(command.rank, std::max(command.agent_ranks, 1u), loop_.timer().now());
+  }
   return absl::OkStatus();
+}
+
+control::StatusPromise NodeSupervisor::LaunchInTurn(const LaunchCommand& command) {
+  // A job that has ended says so.
+  if (command.remote_host.empty() || has_ended() || starts_.HasRoom(loop_.timer().now())) {
+    return Launch(command);
+  }
+  return loop_.timer().afterDelay(kStartPause).then([this, &command] {
+    return LaunchInTurn(command);
+  });
 }
 
 kj::Promise<absl::StatusOr<control::Admission>> NodeSupervisor::Admit(
@@ -127,23 +154,24 @@ kj::Promise<absl::StatusOr<control::Admission>> NodeSupervisor::Admit(
   joining.host_cores = info.getHostCores();
   joining.memory_bytes = info.getMemoryBytes();
   joining.interface = Truncated(info.getInterface());
-  auto answer = kj::newPromiseAndFulfiller<absl::StatusOr<NodeDescription>>();
+  auto answer = kj::newPromiseAndFulfiller<Joined>();
   const uint64_t number = ++num_joining_;
   joining_[number] = kj::mv(answer.fulfiller);
-  membership_.Join({info.getRank(), std::move(joining)},
-                   [this, number](const absl::StatusOr<NodeDescription>& joined) {
-                     loop_.Post([this, number, joined] {
-                       const auto it = joining_.find(number);
-                       if (it == joining_.end()) return;
-                       it->second->fulfill(absl::StatusOr<NodeDescription>(joined));
-                       joining_.erase(it);
-                     });
-                   });
-  return answer.promise.then([this, connection, client = kj::mv(client)](
-                                 absl::StatusOr<NodeDescription>&& joined) mutable -> Result {
-    if (!joined.ok()) return joined.status();
-    return AddMember(*joined, connection, kj::mv(client));
-  });
+  membership_.Join(
+      {info.getRank(), std::move(joining)},
+      [this, number](const absl::StatusOr<NodeDescription>& joined) {
+        loop_.Post([this, number, joined] {
+          const auto it = joining_.find(number);
+          if (it == joining_.end()) return;
+          it->second->fulfill(std::make_shared<const absl::StatusOr<NodeDescription>>(joined));
+          joining_.erase(it);
+        });
+      });
+  return answer.promise.then(
+      [this, connection, client = kj::mv(client)](Joined&& joined) mutable -> Result {
+        if (!joined->ok()) return joined->status();
+        return AddMember(**joined, connection, kj::mv(client));
+      });
 }
 
 control::Admission NodeSupervisor::AddMember(const NodeDescription& joined, uint64_t connection,
@@ -153,11 +181,15 @@ control::Admission NodeSupervisor::AddMember(const NodeDescription& joined, uint
   node.has_joined = true;
   node.connection = connection;
   node.client = client;
+  starts_.End(joined.rank);
   if (options_.on_join) options_.on_join(joined);
   failure_detector_->Watch(joined.rank, kj::mv(client));
   const bool have_all_joined = std::all_of(nodes_.begin(), nodes_.end(),
                                            [](const auto& other) { return other->has_joined; });
-  if (have_all_joined) joined_fulfiller_->fulfill(absl::OkStatus());
+  if (have_all_joined) {
+    failure_detector_->OnAllJoined();
+    joined_fulfiller_->fulfill(absl::OkStatus());
+  }
   return {joined.rank, joined.first_device, joined.num_devices};
 }
 

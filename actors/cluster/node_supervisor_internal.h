@@ -34,6 +34,7 @@
 #include "actors/cluster/node_description.h"
 #include "actors/cluster/node_traffic.h"
 #include "actors/cluster/questions_internal.h"
+#include "actors/cluster/start_limit_internal.h"
 
 namespace penstock::actors {
 
@@ -53,6 +54,9 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   const std::string& address() const { return address_; }
   // Starts a process that will join as command.rank, or those of an agent. After Listen.
   absl::Status Launch(const LaunchCommand& command);
+  // The same, but a command for another host waits until fewer than options.max_starts of them are
+  // starting, at most for StartLimit::kPatience. `command` outlives the promise.
+  control::StatusPromise LaunchInTurn(const LaunchCommand& command);
   // Resolves when all nodes have joined, or with the loss of a node before that.
   control::StatusPromise AwaitJoined() { return all_joined_->addBranch(); }
 
@@ -169,9 +173,11 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   kj::Own<kj::TaskSet> tasks_;
   std::unique_ptr<control::Questions<JobStatus>> questions_;
   std::unique_ptr<Launcher> launcher_;
+  StartLimit starts_;
   std::unique_ptr<FailureDetector> failure_detector_;
   // Nodes that wait for their rank.
-  std::map<uint64_t, kj::Own<kj::PromiseFulfiller<absl::StatusOr<NodeDescription>>>> joining_;
+  using Joined = std::shared_ptr<const absl::StatusOr<NodeDescription>>;
+  std::map<uint64_t, kj::Own<kj::PromiseFulfiller<Joined>>> joining_;
   uint64_t num_joining_ = 0;
   kj::Own<control::ControlPort> port_;
 };

@@ -68,6 +68,7 @@ class NodeSupervisorTest : public ::testing::Test {
  protected:
   NodeSupervisorTest() : loop_(*control::ControlLoop::Start()) {
     options_.num_processes = 3;
+    options_.max_starts = 1;
     options_.listen = StrCat("unix-abstract:penstock-test-", getpid());
     const auto end_job = [this](const absl::Status& cause) {
       loop_->Post([this, cause] { supervisor_->Fail(cause); });
@@ -133,6 +134,45 @@ TEST_F(NodeSupervisorTest, NodesAreStartedByTheLauncherThatItIsGiven) {
     log_.events.on_line(1, "loading");
     EXPECT_THAT(lines_, ElementsAre("1 host-1 loading"));
   });
+}
+
+TEST_F(NodeSupervisorTest, HostsStartOneAfterTheOther) {
+  std::vector<LaunchCommand> commands(3);
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    commands[rank].rank = rank;
+    commands[rank].arguments = {"ssh"};
+    if (rank < 2) commands[rank].remote_host = "far";
+  }
+  absl::Status second = absl::UnknownError("has not begun");
+  kj::Promise<void> turn = nullptr;
+  OnLoop([&] {
+    turn = supervisor_->LaunchInTurn(commands[0])
+               .then([&](absl::Status&& first) {
+                 EXPECT_EQ(first, absl::OkStatus());
+                 return supervisor_->LaunchInTurn(commands[1]);
+               })
+               .then([&](absl::Status&& status) { second = std::move(status); })
+               .eagerlyEvaluate(nullptr);
+  });
+  // A process of this host does not wait.
+  EXPECT_EQ(
+      loop_->Await([&] { return supervisor_->LaunchInTurn(commands[2]); }, kTimeout, "a turn"),
+      absl::OkStatus());
+  EXPECT_EQ(loop_->Await([this] { return loop_->timer().afterDelay(20 * kj::MILLISECONDS); },
+                         kTimeout, "a while"),
+            absl::OkStatus());
+  OnLoop([&] {
+    EXPECT_EQ(log_.launched.size(), 2u);
+    EXPECT_TRUE(absl::IsUnknown(second)) << second;
+    // The first host has failed, and with it the job.
+    log_.events.on_exit(0, SIGKILL, "");
+  });
+  EXPECT_TRUE(absl::IsUnavailable(
+      loop_->Await([this] { return supervisor_->AwaitJoined(); }, kTimeout, "the nodes")));
+  EXPECT_EQ(loop_->Await([&] { return kj::mv(turn); }, kTimeout, "the turn of the second"),
+            absl::OkStatus());
+  EXPECT_FALSE(log_.launched.contains(1));
+  EXPECT_THAT(second.message(), ::testing::HasSubstr("was killed by signal 9"));
 }
 
 TEST_F(NodeSupervisorTest, TheEndOfAProcessEndsTheJobAndTheOthers) {

@@ -134,17 +134,6 @@ kj::Exception AsDisconnected(const kj::Exception& exception) {
           kj::heapString(exception.getDescription())};
 }
 
-// Lost packets are sent again after 0.2, 0.4, ... 1.2 s and later, not after 0.2, 0.6, 1.4 and 3.0
-// s, as otherwise a link that is down for 1.5 s would look as if it were down for 3. Small messages
-// do not wait for others. A stream that is no socket stays as it is.
-void SetTcpOptions(kj::AsyncIoStream& stream) {
-  const int on = 1;
-  for (const int option : {TCP_THIN_LINEAR_TIMEOUTS, TCP_NODELAY}) {
-    (void)kj::runCatchingExceptions(
-        [&] { stream.setsockopt(IPPROTO_TCP, option, &on, sizeof(on)); });
-  }
-}
-
 bool HasTls(std::string_view address, Encryption encryption) {
   return encryption == Encryption::kTls && !IsUnixAddress(address);
 }
@@ -210,6 +199,17 @@ class TlsStream final : public kj::AsyncIoStream {
 };
 
 }  // namespace
+
+// Lost packets are sent again after 0.2, 0.4, ... 1.2 s and later, not after 0.2, 0.6, 1.4 and 3.0
+// s, as otherwise a link that is down for 1.5 s would look as if it were down for 3. Small messages
+// do not wait for others.
+void SetTcpOptions(kj::AsyncIoStream& stream) {
+  const int on = 1;
+  for (const int option : {TCP_THIN_LINEAR_TIMEOUTS, TCP_NODELAY}) {
+    (void)kj::runCatchingExceptions(
+        [&] { stream.setsockopt(IPPROTO_TCP, option, &on, sizeof(on)); });
+  }
+}
 
 absl::StatusOr<std::unique_ptr<SecureChannel>> SecureChannel::Create(std::string_view key,
                                                                      ChannelSide side,
@@ -283,6 +283,7 @@ kj::Promise<absl::StatusOr<kj::Own<kj::AsyncIoStream>>> Greet(
   }
   const bool is_secure = HasTls(address, encryption);
   if (!is_secure) {
+    if (!IsUnixSocket(*stream)) SetTcpOptions(*stream);
     secured = kj::mv(stream);
   } else {
     if (channel == nullptr) {

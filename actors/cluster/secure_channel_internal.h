@@ -26,6 +26,10 @@ enum class ChannelSide { kCoordinator, kNode };
 // Of connections over TCP; those through Unix sockets have no TLS in any case.
 enum class Encryption : uint8_t { kTls, kNone };  // kNone: on loopback alone
 
+// For a connection of the control plane, with TLS or without. A stream that is no socket of TCP
+// stays as it is.
+void SetTcpOptions(kj::AsyncIoStream& stream);
+
 // When a certificate counts, relative to when it is made: clocks of hosts may differ.
 struct Validity {
   absl::Duration from = -absl::Hours(24);

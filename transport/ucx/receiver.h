@@ -16,6 +16,10 @@
 // subject to flow control (transfer_queue.h): those over the network together with those of the
 // other endpoints of the process.
 //
+// A receive is late if no message has taken it in time, or if its peer does not send the bytes that
+// it was asked for. The time that a receive waits for its turn does not count: other peers may be
+// what holds it up, and they have limits of their own.
+//
 // Thread rule: external synchronisation. Requests are completed by CompleteRequests and Cancel
 // only. Invariant: allocates only when a channel page is used for the first time, or more receives,
 // unexpected messages or buffers are in use than ever before.
@@ -86,7 +90,7 @@ class Receiver {
   void FailReceives(const Peer& peer);
   // A second has passed. Returns whether Expire has something to do.
   bool OnSecondPassed();
-  // Ends the receives that have waited too long. Fails the peer of one that a message has taken.
+  // Ends the receives that are late. Fails the peer of one that a message has taken.
   void Expire();
 
   // Drops all unexpected messages and transfers that have not started.
@@ -146,6 +150,7 @@ class Receiver {
     TransferFlow* flow = nullptr;
     uint64_t num_started = 0;
     bool in_chunks = false;
+    bool waits_for_turn = false;      // in a queue, with nothing under way
     IntrusiveQueue<Chunk> requested;  // that have not arrived
     uint32_t num_writing = 0;         // chunks that UCX writes
     uint64_t num_received = 0;        // bytes of chunks
@@ -172,6 +177,8 @@ class Receiver {
     return peer.memory != nullptr ? host_transfers_ : network_transfers_;
   }
   void StartTransfers(Transfers& transfers);
+  // Whether a receive has taken the message of this operation of the peer and needs its bytes.
+  bool HasTaken(const Peer& peer, OperationId send);
   void FetchWhole(ReceiveOperation* receive);
   void FinishChunk(Chunk* chunk, ucs_status_t status, size_t num_bytes);
   // Forgets the chunks that were asked for or are to be.

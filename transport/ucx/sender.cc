@@ -153,6 +153,15 @@ ucs_status_t Sender::OnAcks(void* self, const void* header, size_t header_length
       sender.counters_.CountDropped();
       continue;
     }
+    if (ack.kind == Ack::kTaken) {
+      // It is asked again when the next time limit has passed. A send that the caller has cancelled
+      // is not waited for that long.
+      if (absl::IsDeadlineExceeded(send->cancel_reason)) {
+        send->is_cancelling = false;
+        send->seconds = 0;
+      }
+      continue;
+    }
     send->ack = ack;
     send->is_acknowledged = true;
     sender.EndIfFinished(send);

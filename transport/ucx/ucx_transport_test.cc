@@ -519,6 +519,49 @@ TEST(UcxTransportTest, TheChunksOfAFailedPeerMakeRoom) {
   EXPECT_EQ(received[1], sent);
 }
 
+// One peer stands still with an urgent message, and is the only one that is late: neither the one
+// whose message has to wait behind it, nor the receiver for that one.
+TEST(UcxTransportTest, APeerThatStandsStillMakesNoOtherLate) {
+  const TransportsGuard guard("tcp");
+  constexpr size_t kBytes = 8 * transport::ucx::kNetworkChunkBytes;
+  std::vector<WaitedTransport> transports;
+  std::vector<Endpoint*> endpoints;
+  for (uint32_t device = 0; device < 3; ++device) {
+    UcxOptions options = OptionsOf(device);
+    // The sender asks twice whether it goes on before the receiver gives up the other one.
+    options.request_timeout = std::chrono::seconds(device == 2 ? 4 : 1);
+    transports.push_back(MakeTransport(options));
+    endpoints.push_back(*transports.back()->OpenEndpoint(device));
+  }
+  for (uint32_t i = 0; i < 3; ++i) {
+    for (uint32_t j = 0; j < 3; ++j) {
+      if (i == j) continue;
+      ASSERT_EQ(transports[i]->Connect(j, transports[j]->LocalAddress()), absl::OkStatus());
+    }
+  }
+  const std::vector<uint8_t> sent(kBytes, 7);
+  std::vector<uint8_t> received[2] = {std::vector<uint8_t>(kBytes), std::vector<uint8_t>(kBytes)};
+  Request sends[2], recvs[2];
+  Endpoint& to = *endpoints[2];
+  to.Recv(0, {kGeneration, 0, 0}, received[0].data(), kBytes, &recvs[0]);
+  endpoints[0]->Send(2, {kGeneration, 0, 0}, sent.data(), kBytes, kNoFlags, &sends[0]);
+  ASSERT_TRUE(DriveUntil(to, [&] {
+    endpoints[0]->Progress();
+    return HasBegun(received[0]);
+  }));
+  // From here on device 0 does not answer.
+  to.Recv(1, {kGeneration, 1, 0}, received[1].data(), kBytes, &recvs[1]);
+  endpoints[1]->Send(2, {kGeneration, 1, 0}, sent.data(), kBytes, kNoFlags, &sends[1]);
+  ASSERT_TRUE(DriveUntil(to, [&] {
+    endpoints[1]->Progress();
+    return recvs[0].is_done() && recvs[1].is_done() && sends[1].is_done();
+  }));
+  EXPECT_THAT(recvs[0].status.ToString(), HasSubstr("waited for device 0 on channel 0 for 5 s"));
+  EXPECT_EQ(recvs[1].status, absl::OkStatus());
+  EXPECT_EQ(sends[1].status, absl::OkStatus());
+  EXPECT_EQ(received[1], sent);
+}
+
 // Into a register, and shown; of lengths with a short last chunk, a long one, and none.
 TEST(UcxTransportTest, ChunksGiveTheBytesOfTheirMessage) {
   const TransportsGuard guard("tcp");

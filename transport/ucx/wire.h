@@ -10,6 +10,7 @@
 //   Send ---- MessageHeader + bytes ---------------> a Recv with its tag takes it, or it waits
 //   Cancel -- CancelRequest -----------------------> dropped, if nothing has taken it
 //   request ends <------------------------- Ack ---- delivered, cancelled, or of another size
+//   goes on      <------------------------- Ack ---- taken: another ack follows with the bytes
 //
 //   Send ---- MessageHeader alone -----------------> a Recv with its tag takes it
 //        <--------------------------- FetchRequest -- once a chunk
@@ -108,7 +109,12 @@ struct ChunkHeader {
 static_assert(sizeof(ChunkHeader) == 32);
 
 struct Ack {
-  enum Kind : uint32_t { kDelivered = 0, kCancelled = 1, kSizeMismatch = 2 };
+  enum Kind : uint32_t {
+    kDelivered = 0,
+    kCancelled = 1,
+    kSizeMismatch = 2,
+    kTaken = 3,  // a sign of life of a receiver that cannot fetch the bytes yet
+  };
 
   OperationId operation;
   uint32_t kind = kDelivered;
