@@ -1,5 +1,4 @@
 #include <cstring>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -8,9 +7,7 @@
 #include <capnp/serialize-async.h>
 
 #include "actors/cluster/connection_internal.h"
-#include "actors/cluster/control.capnp.h"
 #include "actors/cluster/job_key.h"
-#include "actors/cluster/message_writer_internal.h"
 #include "base/strings.h"
 
 namespace penstock::actors::control {
@@ -72,12 +69,11 @@ capnp::RpcSystem<capnp::rpc::twoparty::VatId> MakeSystem(
 
 }  // namespace
 
-// The messages of a stream, checked as they come in. Those that nobody waits for leave with others:
-// a step takes one write to a node and one from it, where it would take three each way.
+// The messages of a stream, checked as they come in.
 class BoundedMessages final : public capnp::MessageStream {
  public:
-  BoundedMessages(kj::AsyncIoStream& stream, kj::Timer& timer, bool has_bootstrap)
-      : messages_(stream), writer_(stream, timer), has_bootstrap_(has_bootstrap) {
+  BoundedMessages(kj::AsyncIoStream& stream, bool has_bootstrap)
+      : messages_(stream), has_bootstrap_(has_bootstrap) {
     auto pair = kj::newPromiseAndFulfiller<void>();
     ended_ = pair.promise.fork();
     end_ = kj::mv(pair.fulfiller);
@@ -115,41 +111,18 @@ class BoundedMessages final : public capnp::MessageStream {
   }
 
   kj::Promise<void> writeMessage(
-      kj::ArrayPtr<const int>,
+      kj::ArrayPtr<const int> fds,
       kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>> segments) override {
-    capnp::SegmentArrayMessageReader reader(segments, Limits(kMaxMessageWords));
-    return MayWait(reader.getRoot<capnp::rpc::Message>()) ? writer_.Hold(segments)
-                                                          : writer_.Write(segments);
+    return messages_.writeMessage(fds, segments);
   }
   kj::Promise<void> writeMessages(
       kj::ArrayPtr<kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>>> messages) override {
-    return writer_.Flush().then([this, messages] { return messages_.writeMessages(messages); });
+    return messages_.writeMessages(messages);
   }
   kj::Maybe<int> getSendBufferSize() override { return messages_.getSendBufferSize(); }
   kj::Promise<void> end() override { return messages_.end(); }
 
  private:
-  // Calls whose answers say only that they have arrived, by their ordinals in control.capnp.
-  static bool IsNotification(capnp::rpc::Call::Reader call) {
-    constexpr uint16_t kSubmit = 3;
-    constexpr uint16_t kStepDone = 0;
-    return (call.getInterfaceId() == capnp::typeId<Node>() && call.getMethodId() == kSubmit) ||
-           (call.getInterfaceId() == capnp::typeId<Observer>() && call.getMethodId() == kStepDone);
-  }
-
-  // Whether nobody waits for a message of this side.
-  bool MayWait(capnp::rpc::Message::Reader message) {
-    switch (message.which()) {
-      case capnp::rpc::Message::FINISH:
-      case capnp::rpc::Message::RELEASE:
-        return true;
-      case capnp::rpc::Message::RETURN:
-        return notifications_.erase(message.getReturn().getAnswerId()) > 0;
-      default:
-        return false;
-    }
-  }
-
   void Check(capnp::rpc::Message::Reader message) {
     const size_t max_open = is_trusted_ ? kMaxOpenMessages : kMaxUnauthenticatedOpenMessages;
     if (network_->getCurrentQueueCount() > max_open ||
@@ -162,7 +135,6 @@ class BoundedMessages final : public capnp::MessageStream {
         if (!call.getSendResultsTo().isCaller()) Refuse("a call whose results go elsewhere");
         CheckTarget(call.getTarget());
         CheckPayload(call.getParams());
-        if (IsNotification(call)) notifications_.insert(call.getQuestionId());
         ++num_open_;
         break;
       }
@@ -203,8 +175,6 @@ class BoundedMessages final : public capnp::MessageStream {
   }
 
   capnp::AsyncIoMessageStream messages_;
-  MessageWriter writer_;
-  std::set<uint32_t> notifications_;  // of the peer's questions, those that are not answered
   const bool has_bootstrap_;
   capnp::TwoPartyVatNetwork* network_ = nullptr;
   bool is_trusted_ = false;
@@ -260,7 +230,7 @@ kj::Promise<bool> ReceiveHello(kj::AsyncIoStream& stream, std::string_view key) 
 RpcConnection::RpcConnection(kj::Own<kj::AsyncIoStream> stream, capnp::rpc::twoparty::Side side,
                              kj::Maybe<capnp::Capability::Client> bootstrap, kj::Timer& timer)
     : stream_(kj::mv(stream)),
-      messages_(kj::heap<BoundedMessages>(*stream_, timer, bootstrap != nullptr)),
+      messages_(kj::heap<BoundedMessages>(*stream_, bootstrap != nullptr)),
       network_(*messages_, side, Limits(kMaxMessageWords)),
       system_(MakeSystem(network_, kj::mv(bootstrap))),
       peer_side_(side == capnp::rpc::twoparty::Side::SERVER ? capnp::rpc::twoparty::Side::CLIENT
