@@ -89,7 +89,7 @@ struct ClusterOptions {
   // Of one that has many nodes, 0.25 ms a node if that is longer.
   absl::Duration heartbeat_interval = absl::Milliseconds(250);
   // A node that does not answer for so long is lost; one that is not asked for 0.2 s longer ends.
-  // While others join, both have 20 s: the hosts are busy then.
+  // While others join, both have 0.1 s more for each node, up to 20 s: the hosts are busy then.
   // A link may pause for 2 s: what TCP sends again then arrives after 3 s at the latest, as it
   // waits for 1.5 times as long as before. With the interval, and the second look of who was
   // stopped itself (0.2 s), a host that is cut off is named within 4 s.

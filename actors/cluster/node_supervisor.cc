@@ -23,7 +23,8 @@ constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
 constexpr kj::Duration kStartPause = 2 * kj::MILLISECONDS;
 // A node that is not asked for so much longer than one that does not answer ends.
 constexpr absl::Duration kSilenceMargin = absl::Milliseconds(200);
-// How long a node may be silent while others join.
+// How much longer a node may be silent while others join, for each of them, up to the longest time.
+constexpr absl::Duration kPatiencePerNode = absl::Milliseconds(100);
 constexpr absl::Duration kJoiningPatience = absl::Seconds(20);
 // So that thousands of nodes do not keep this process busy with asking them.
 constexpr absl::Duration kHeartbeatPerNode = absl::Microseconds(250);
@@ -65,7 +66,10 @@ control::StatusPromise NodeSupervisor::Listen(std::string key) {
   tasks_ = kj::heap<kj::TaskSet>(*this);
   questions_ = std::make_unique<control::Questions<JobStatus>>(loop_, options_.status_answers);
   launcher_ = make_launcher_(loop_.io());
-  const absl::Duration patience = std::max(kJoiningPatience, options_.heartbeat_timeout);
+  const absl::Duration patience =
+      std::max(options_.heartbeat_timeout,
+               std::min(kJoiningPatience,
+                        options_.heartbeat_timeout + options_.num_processes * kPatiencePerNode));
   const HeartbeatTimes times = {
       .interval = std::max(options_.heartbeat_interval, options_.num_processes * kHeartbeatPerNode),
       .timeout = options_.heartbeat_timeout,
