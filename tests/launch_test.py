@@ -165,7 +165,6 @@ class LaunchTest(unittest.TestCase):
                  "--timeout is given before and after --; leave out one"),
                 (("b", self.job), "launch: 'b' is not expected before \"--\"; hosts are separated by commas, "
                  "without blanks; expected penstock launch ... -- JOB.toml"),
-                (("b", "--", self.job), "launch: 'b' is not expected before \"--\""),
                 (("--", self.job, "--procs", "3"), "--procs 3: this job has 2 processes, one for each "
                  "slot or member; leave out --procs")]:
             done = subprocess.run([PENSTOCK, "launch", "-H", "127.0.0.1:2", *run], text=True,

@@ -168,7 +168,8 @@ Shape Reshaped(Random& random, const Shape& shape) {
     result.assign(random.Between(1, 3), 1);
     int64_t rest = NumElements(shape);
     for (int64_t prime : {2, 3, 5, 7}) {
-      for (; rest % prime == 0; rest /= prime) result[random.Below(result.size())] *= prime;
+      for (; rest > 0 && rest % prime == 0; rest /= prime)
+        result[random.Below(result.size())] *= prime;
     }
     result.back() *= rest;
   }
