@@ -26,20 +26,22 @@
 
 namespace penstock::graph {
 
+// What a graph and its gradients have become.
 struct Differentiated {
   // The forward nodes, in order and with their names, attributes, shardings, meshes and stages;
   // optional results that gradients need are bound. Then the backward nodes, each with the stage
   // and mesh of its forward node. A gradient is called "<value>.grad", several uses of a value are
   // joined by `add`. Returns what the forward graph returned.
   Graph graph;
-  ValueId loss = kNoValue;
+  ValueId loss = kNoValue;  // in `graph`
   // The parameters in declaration order and the gradient of each, of the parameter's type unless it
   // is rounded (GradientOptions); zeros where the loss does not depend on it, or where it is no
   // float.
   std::vector<ValueId> parameters;
-  std::vector<ValueId> gradients;
+  std::vector<ValueId> gradients;  // one for each
 };
 
+// How gradients are computed.
 struct GradientOptions {
   // A value of the forward graph, of the loss's type, by which all gradients are multiplied. None:
   // 1.

@@ -23,6 +23,7 @@
 
 namespace penstock::graph {
 
+// Adds layers with their parameters to a graph.
 class LayerBuilder {
  public:
   // `dtype` is that of every parameter. `dropout` in [0, 1) is the rate of Dropout, 0 for
@@ -30,13 +31,15 @@ class LayerBuilder {
   LayerBuilder(GraphBuilder& builder, DType dtype, double dropout)
       : builder_(builder), dtype_(dtype), dropout_(dropout) {}
 
+  // What nodes are added with.
   GraphBuilder& builder() { return builder_; }
+  // That of every parameter.
   DType dtype() const { return dtype_; }
 
   // Parameters.
   ValueId Normal(std::string_view name, Shape shape, double std);
-  ValueId Zeros(std::string_view name, Shape shape);
-  ValueId Ones(std::string_view name, Shape shape);
+  ValueId Zeros(std::string_view name, Shape shape);  // likewise, all 0
+  ValueId Ones(std::string_view name, Shape shape);   // likewise, all 1
 
   // Zeroes elements at the layer's rate; the identity (no node) at rate 0.
   ValueId Dropout(ValueId x, std::string_view name);
@@ -89,20 +92,21 @@ class LayerBuilder {
   // choices that went to the expert and P the mean of its p (Switch Transformers, equation 4, for
   // each group as in GShard). It is balance_weight where all experts are chosen equally.
   struct Experts {
-    int64_t experts = 1;
-    int64_t top_k = 1;
-    int64_t capacity = 1;
-    int64_t hidden = 1;
-    double balance_weight = 1;
+    int64_t experts = 1;        // in all
+    int64_t top_k = 1;          // that a token goes to
+    int64_t capacity = 1;       // tokens that an expert takes of a sequence
+    int64_t hidden = 1;         // units of an expert
+    double balance_weight = 1;  // see above
   };
+  // The layer.
   ValueId MixtureOfExperts(ValueId x, std::string_view name, const Experts& sizes, double std,
                            double output_std, ValueId* balance);
 
   // Where keys and values of earlier tokens are kept: `start` i[b] is the position of the first
   // token of each sequence, and `context` the number of positions (graph/ops/cached_attention.cc).
   struct AttentionCache {
-    ValueId start = kNoValue;
-    int64_t context = 0;
+    ValueId start = kNoValue;  // see above
+    int64_t context = 0;       // see above
   };
 
   // Causal self-attention of x[b, s, d] with `heads` heads of d / heads, and its output projection:
@@ -121,11 +125,12 @@ class LayerBuilder {
   //   dropout(attention(q, k, v)[b, s, h, k] . proj_w[h, k, d])
   // The state with `cache` is NAME.cache[b, context, 2, g, k]. REQUIRES: h divides d, and g h.
   struct GroupedHeads {
-    int64_t heads = 1;      // h
-    int64_t key_heads = 1;  // g
-    double rotary_base = 1e4;
-    RotaryScaling rotary_scaling = {};
+    int64_t heads = 1;                  // h
+    int64_t key_heads = 1;              // g
+    double rotary_base = 1e4;           // of the wavelengths
+    RotaryScaling rotary_scaling = {};  // of the positions
   };
+  // The layer. `cache` as of CausalSelfAttention.
   ValueId RotarySelfAttention(ValueId x, std::string_view name, const GroupedHeads& sizes,
                               double std, double output_std, const AttentionCache* cache = nullptr);
 
@@ -141,6 +146,7 @@ class LayerBuilder {
 // Adds "NAME." to the builder's scope while it lives.
 class NameScope {
  public:
+  // The builder outlives it.
   NameScope(GraphBuilder& builder, std::string_view name);
   ~NameScope() { builder_.set_scope(std::move(outer_)); }
   NameScope(const NameScope&) = delete;

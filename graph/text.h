@@ -34,8 +34,8 @@ namespace penstock::graph {
 
 // Limits on what is accepted, so that a hostile file costs no more than its size.
 inline constexpr size_t kMaxTextBytes = size_t{1} << 28;
-inline constexpr int kMaxAttributeDepth = 32;
-inline constexpr int kMaxStage = 1 << 20;
+inline constexpr int kMaxAttributeDepth = 32;  // of lists in lists
+inline constexpr int kMaxStage = 1 << 20;      // the highest number
 
 // `file` names the text in errors, which read
 //

@@ -23,21 +23,24 @@
 
 namespace penstock::graph {
 
+// How parameters are updated: Loshchilov & Hutter (2019), or descent, with momentum or without.
 enum class Optimizer : uint8_t { kAdamW, kSgd };
+// What the learning rate does after the warm-up.
 enum class LearningRateSchedule : uint8_t { kConstant, kCosine };
 
+// What BuildTrainingGraph adds to a graph.
 struct TrainingOptions {
-  Optimizer optimizer = Optimizer::kAdamW;
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double epsilon = 1e-8;
-  double momentum = 0.9;      // sgd; 0 for none
-  double weight_decay = 0.1;  // see IsDecayed
+  Optimizer optimizer = Optimizer::kAdamW;  // that updates parameters
+  double beta1 = 0.9;                       // AdamW: of the first moment
+  double beta2 = 0.95;                      // AdamW: of the second moment
+  double epsilon = 1e-8;                    // AdamW: added to the root of the second moment
+  double momentum = 0.9;                    // sgd; 0 for none
+  double weight_decay = 0.1;                // see IsDecayed
   // The global norm of the gradients above which all are scaled down to it; 0: no clipping.
   double clip_norm = 1.0;
 
-  double learning_rate = 3e-4;
-  LearningRateSchedule schedule = LearningRateSchedule::kConstant;
+  double learning_rate = 3e-4;                                      // the highest
+  LearningRateSchedule schedule = LearningRateSchedule::kConstant;  // after the warm-up
   int64_t warmup_steps = 0;        // linear from learning_rate / warmup_steps, either schedule
   int64_t total_steps = 0;         // cosine: the step at which the minimum is reached
   double min_learning_rate = 0.0;  // cosine
@@ -46,8 +49,8 @@ struct TrainingOptions {
   // divides the gradients again (Micikevicius et al., "Mixed precision training", 2018). A step
   // whose gradients are not finite updates nothing and halves the scale; after `growth_steps`
   // finite steps in a row it doubles. 0: gradients are not scaled.
-  double loss_scale = 0;  // at first
-  int64_t loss_scale_growth_steps = 2000;
+  double loss_scale = 0;                   // at first
+  int64_t loss_scale_growth_steps = 2000;  // `growth_steps` above
 
   // bf16 or f16: devices add up the gradients of f32 parameters in it. Those of micro-batches are
   // added up in f32 before.
@@ -74,6 +77,7 @@ bool IsDecayed(const Graph& graph, ValueId parameter);
 absl::StatusOr<Graph> BuildTrainingGraph(const OpRegistry& ops, Graph forward,
                                          const TrainingOptions& options);
 
+// The values by which a loss is scaled so that small gradients stay numbers.
 struct LossScale {
   ValueId state = kNoValue;  // the scale over TrainingOptions::loss_scale
   ValueId value = kNoValue;  // the scale

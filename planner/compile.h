@@ -31,16 +31,17 @@
 
 namespace penstock::planner {
 
+// What a plan is compiled for.
 struct CompileOptions {
-  std::string policy = "1f1b";
-  const PolicyRegistry* policies = nullptr;
-  graph::KernelTraits kernels;  // kernels::TraitsOf(registry, threads_per_device)
+  std::string policy = "1f1b";               // the order of phases, by its name
+  const PolicyRegistry* policies = nullptr;  // that know the name
+  graph::KernelTraits kernels;               // kernels::TraitsOf(registry, threads_per_device)
   // Instead of `kernels` where devices are of several kinds: called for each group of the pipeline.
   KernelTraitsOf kernels_of = nullptr;
   // Whether products are joined with what follows them (strategy/fuse_epilogues.h) on the devices
   // [first, first + count). Null: nowhere.
   std::function<bool(uint32_t first, uint32_t count)> fuses_epilogues = nullptr;
-  uint32_t threads_per_device = 1;
+  uint32_t threads_per_device = 1;  // of CPU devices
   // bf16 or f16: mixed precision (strategy/mixed_precision.h); f32: the graph's own types.
   DType precision = DType::kF32;
   std::string strategy;                  // recorded in the plan
@@ -50,7 +51,7 @@ struct CompileOptions {
   // the groups (none: as the policy wants). In a bidirectional pipeline 1: each stage is a chunk of
   // two groups (strategy/directions.h).
   int chunks_per_group = 1;
-  std::optional<Placement> placement = {};
+  std::optional<Placement> placement = {};  // see above
   // Of each group of the pipeline, the group of devices that runs it; empty: in their order. All
   // have equally many devices.
   std::vector<int> device_groups = {};
@@ -70,9 +71,9 @@ struct CompileOptions {
   // Filled in, if the machine is given, all stages have equally many devices and each lies on one
   // group.
   StepEstimate* estimate = nullptr;
-  bool verify = true;
-  bool fold = true;  // devices that do the same share a program
-  PassOptions passes;
+  bool verify = true;  // whether graphs and the plan are checked after each pass
+  bool fold = true;    // devices that do the same share a program
+  PassOptions passes;  // what to watch of the passes
 };
 
 // `graph` carries its mesh, some shardings and, for a pipeline, the stage of every node; without

@@ -37,6 +37,7 @@ namespace penstock::actors {
 
 // The names of the files in a checkpoint.
 inline constexpr char kIndexFile[] = "model.safetensors.index.json";
+// The name of one of `count` files of a checkpoint.
 std::string CheckpointFileName(uint32_t index, uint32_t count);
 
 // What a checkpoint says of the run beside its states.
@@ -44,22 +45,24 @@ struct CheckpointInfo {
   int64_t step = 0;       // steps that were run: the index of the next one
   int64_t sequences = 0;  // of the training text that were read
   int64_t seed = 0;       // of random operators and of the order of the data
-  std::string strategy;
-  std::string data;  // tells one set of training data from another; empty: not known
+  std::string strategy;   // of the run, as planner::ToString writes it
+  std::string data;       // tells one set of training data from another; empty: not known
   std::vector<std::pair<std::string, std::string>> settings;  // of the program, by key
 };
+// As it stands in the headers of the files.
 Metadata ToMetadata(const CheckpointInfo& info);
 // kInvalidArgument: it is not the checkpoint of a training run.
 absl::StatusOr<CheckpointInfo> InfoFromMetadata(const Metadata& metadata);
 
+// A tensor that a checkpoint holds.
 struct CheckpointTensor {
-  std::string name;
-  TensorType type;
+  std::string name;  // of the state
+  TensorType type;   // of all of it
 };
 
 // A file that a process has written into a checkpoint.
 struct CheckpointFile {
-  std::string name;
+  std::string name;       // of the file, in the folder
   uint64_t checksum = 0;  // of its header
 };
 
@@ -68,15 +71,21 @@ struct CheckpointFile {
 absl::Status WriteCheckpointIndex(const std::string& folder, absl::Span<const CheckpointFile> files,
                                   const Metadata& metadata);
 
+// A checkpoint to read.
 class Checkpoint {
  public:
   // A folder, or a file.
   static absl::StatusOr<Checkpoint> Open(const std::string& path);
 
+  // The folder, or the file.
   const std::string& path() const { return path_; }
+  // What the files say beside their tensors.
   const Metadata& metadata() const { return metadata_; }
-  const std::vector<CheckpointTensor>& tensors() const { return tensors_; }  // sorted by name
+  // Sorted by name.
+  const std::vector<CheckpointTensor>& tensors() const { return tensors_; }
+  // Those that it consists of.
   const std::vector<SafetensorsFile>& files() const { return files_; }
+  // Whether Verify can tell a damaged tensor from a sound one.
   bool has_checksums() const;
 
   // Null: there is none of this name.

@@ -20,11 +20,13 @@
 
 namespace penstock::actors {
 
+// A folder that checkpoints of a run are written into, and what is in it.
 class CheckpointFolder {
  public:
   // Steps of the complete checkpoints in a folder, in order. None if there is no such folder;
   // kUnavailable if it cannot be read.
   static absl::StatusOr<std::vector<int64_t>> Steps(const std::string& path);
+  // Where the checkpoint of a step lies in a folder of checkpoints.
   static std::string PathOf(const std::string& path, int64_t step);
   // The last one in a folder of checkpoints; `path` itself if it is something else.
   static std::string NewestOr(const std::string& path);
@@ -39,6 +41,7 @@ class CheckpointFolder {
   CheckpointFolder(const CheckpointFolder&) = delete;
   CheckpointFolder& operator=(const CheckpointFolder&) = delete;
 
+  // The folder of checkpoints.
   const std::string& path() const { return path_; }
 
   // Creates the folder that the files of a checkpoint go into, and returns its path.

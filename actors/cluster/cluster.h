@@ -48,8 +48,9 @@ namespace penstock::actors {
 // What a job does that has lost a node.
 enum class AfterLoss { kEndJob, kContinue };
 
+// How a cluster starts, and when it counts a node as lost.
 struct ClusterOptions {
-  uint32_t num_processes = 1;
+  uint32_t num_processes = 1;  // nodes
   // Where nodes join: "HOST:PORT" (port 0 or none: any), "unix:PATH" or "unix-abstract:NAME".
   // Empty: a name of its own on this host, which no file stands for.
   std::string listen;
@@ -94,7 +95,7 @@ struct ClusterOptions {
   // waits for 1.5 times as long as before. With the interval, and the second look of who was
   // stopped itself (0.2 s), a host that is cut off is named within 4 s.
   absl::Duration heartbeat_timeout = absl::Milliseconds(3300);
-  absl::Duration stop_timeout = absl::Seconds(3);
+  absl::Duration stop_timeout = absl::Seconds(3);  // for nodes to end, before they are killed
   // What nodes say of how the job goes on where this process is lost, such as "continue with: ...".
   std::string resume_hint;
   // A line that a started node has printed. Called from a thread of the cluster.
@@ -118,6 +119,7 @@ struct ClusterOptions {
 // process, 128 + its signal or its status, as decimal digits.
 inline constexpr char kShellStatusPayload[] = "penstock/shell-status";
 
+// The nodes of a job, as the process that runs its sessions sees them.
 class Cluster {
  public:
   // Returns when all nodes have joined. On failure, those that have are told the reason.
@@ -126,6 +128,7 @@ class Cluster {
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
 
+  // Those that have joined, by rank.
   const std::vector<NodeDescription>& nodes() const;
 
   // For SessionOptions::start_engine. The cluster outlives the sessions.

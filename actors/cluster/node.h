@@ -31,6 +31,7 @@
 
 namespace penstock::actors {
 
+// How a node joins its job, and what it computes with.
 struct NodeOptions {
   std::string coordinator;  // address: "HOST:PORT", "unix:PATH" or "unix-abstract:NAME"
   std::string key;          // the job's, 64 hexadecimal digits
@@ -51,15 +52,15 @@ struct NodeOptions {
   // A file, as of StatusPort, where the node passes questions about the job on to the coordinator;
   // empty: nowhere. Told if it cannot be opened, which the node survives.
   std::string status_socket;
-  std::function<void(const absl::Status& status)> on_no_status_socket;
-  absl::Duration join_timeout = absl::Seconds(30);
+  std::function<void(const absl::Status& status)> on_no_status_socket;  // see above
+  absl::Duration join_timeout = absl::Seconds(30);                      // to be admitted
   // How long a coordinator that nobody has started yet is waited for.
   absl::Duration connect_timeout = absl::ZeroDuration();
-  absl::Duration exit_timeout = absl::Seconds(2);
+  absl::Duration exit_timeout = absl::Seconds(2);  // to end in order
   // REQUIRES: outlive the call.
   const kernels::KernelRegistry* kernels = nullptr;
-  kernels::KernelsByKind kernels_by_kind = {};  // see SessionOptions
-  const planner::PolicyRegistry* policies = nullptr;
+  kernels::KernelsByKind kernels_by_kind = {};        // see SessionOptions
+  const planner::PolicyRegistry* policies = nullptr;  // likewise
 };
 
 // OK when the coordinator has ended it in order. kUnavailable where it is gone. A node that was not

@@ -25,6 +25,7 @@
 
 namespace penstock::actors {
 
+// See the top of this file.
 class CheckpointStates final : public KeptStates {
  public:
   // Those states of a plan. kInvalidArgument names one that the checkpoint does not have, or not of

@@ -35,13 +35,14 @@ namespace penstock::actors {
 
 // How it went with a checkpoint.
 struct CheckpointResult {
-  int64_t step = 0;
-  absl::Status status;
-  std::string path;  // where it is
-  uint64_t num_bytes = 0;
-  double seconds = 0;
+  int64_t step = 0;        // steps that had been run
+  absl::Status status;     // why it was not written
+  std::string path;        // where it is
+  uint64_t num_bytes = 0;  // of its files
+  double seconds = 0;      // that writing took
 };
 
+// Writes checkpoints while the training goes on.
 class CheckpointWriter {
  public:
   // `system` outlives the writer. `on_done` may be null.
@@ -53,6 +54,7 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
+  // Hands states in to be written, and returns at once.
   void Write(CheckpointInfo info, std::shared_ptr<const KeptStates> states);
 
   // Waits until all that was handed in is written, or was not. kDeadlineExceeded names the step.

@@ -23,21 +23,21 @@ namespace penstock::graph {
 
 // Sizes. A model ignores what it has no use for.
 struct ModelConfig {
-  int64_t layers = 4;
-  int64_t width = 128;
-  int64_t heads = 4;
-  int64_t context = 128;     // tokens a sequence
-  int64_t vocabulary = 256;  // 256: bytes
-  double dropout = 0.1;
+  int64_t layers = 4;         // blocks
+  int64_t width = 128;        // of a token, or channels of an image
+  int64_t heads = 4;          // of attention
+  int64_t context = 128;      // tokens a sequence
+  int64_t vocabulary = 256;   // 256: bytes
+  double dropout = 0.1;       // rate; in training only
   DType dtype = DType::kF32;  // of the whole model
   int64_t step_tokens = 1;    // of each sequence in a step of kGenerate
   // Of llama. 0 stands for what depends on other sizes: see llama.h.
-  int64_t kv_heads = 0;      // heads of keys and values; 0: as many as of queries
-  int64_t hidden = 0;        // units of the feed-forward layer
-  double rotary_base = 1e4;  // of the wavelengths of the position embedding
-  RotaryScaling rotary_scaling = {};
-  double norm_epsilon = 1e-5;  // of all norms, also those of gpt
-  bool is_tied = false;        // whether the logits are products with the token embedding
+  int64_t kv_heads = 0;               // heads of keys and values; 0: as many as of queries
+  int64_t hidden = 0;                 // units of the feed-forward layer
+  double rotary_base = 1e4;           // of the wavelengths of the position embedding
+  RotaryScaling rotary_scaling = {};  // of its positions
+  double norm_epsilon = 1e-5;         // of all norms, also those of gpt
+  bool is_tied = false;               // whether the logits are products with the token embedding
   // Of mixture-of-experts layers.
   int64_t experts = 8;
   int64_t top_k = 2;              // experts a token
@@ -47,7 +47,8 @@ struct ModelConfig {
   // Of classifiers of images, which are square.
   int64_t image = 8;     // pixels a side
   int64_t channels = 1;  // of the image
-  int64_t classes = 10;
+  int64_t classes = 10;  // of the labels
+  // Whether all sizes are the same.
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
@@ -69,7 +70,7 @@ enum class ModelUse : uint8_t {
 // Tokens at positions from `context` on are dropped, so that start = context leaves a sequence as
 // it is. The states NAME.attn.cache hold the keys and values of positions before.
 struct ModelOutputs {
-  ValueId tokens = kNoValue;
+  ValueId tokens = kNoValue;   // see above
   ValueId images = kNoValue;   // of a classifier, which has no tokens
   ValueId labels = kNoValue;   // none for kPredict and kGenerate
   ValueId logits = kNoValue;   // [batch, context, vocabulary], or [batch, vocabulary] where the
@@ -96,49 +97,54 @@ struct ModelOutputs {
 // A user may state the whole sharding of a value instead, which a strategy then keeps
 // (stated_shardings.h): such a hint has `pattern` and `sharding` alone.
 struct SplitHint {
-  std::string pattern;
-  int dim = 0;
+  std::string pattern;       // see above
+  int dim = 0;               // see above
   std::string what;          // what the dimension counts, for messages: "heads"
   bool must_divide = false;  // uneven parts are an error rather than a nuisance
   // Whether there may be fewer parts than devices along the axis, in a number that divides theirs:
   // then neighbours hold the same part. For heads of keys that several heads of queries share.
   bool is_shared = false;
-  std::string axis = "tp";  // or "ep", "cp", "ulysses"
-  bool is_sequence = false;
+  std::string axis = "tp";    // or "ep", "cp", "ulysses"
+  bool is_sequence = false;   // see above
   std::string sharding = {};  // as the text format has it: "@[_, tp]"
 
   // Whether it says what the axis splits.
   bool IsFor(std::string_view name) const;
+  // Whether it names parameters, and not sequences or heads.
   bool is_for_parameters() const { return !is_sequence && axis != "cp" && axis != "ulysses"; }
 };
 
+// A function that builds graphs of any size, and what is to know of it.
 struct Model {
-  std::string name;
-  std::string summary;  // one line
-  ModelConfig defaults;
+  std::string name;      // that jobs call it by
+  std::string summary;   // one line
+  ModelConfig defaults;  // of sizes that are not given
   // An error that a user can act on when the sizes make no sense together.
   std::function<absl::Status(const ModelConfig&)> check;
   // Appends the model. REQUIRES: check passed and batch > 0. Errors are the builder's.
   std::function<ModelOutputs(GraphBuilder&, const ModelConfig&, ModelUse, int64_t batch)> build;
-  std::vector<SplitHint> tensor_splits;
-  bool can_generate = false;       // whether `build` knows kGenerate
-  bool takes_any_context = false;  // whether no parameter depends on config.context
-  bool reads_images = false;       // whether it is a classifier
+  std::vector<SplitHint> tensor_splits;  // what strategies split
+  bool can_generate = false;             // whether `build` knows kGenerate
+  bool takes_any_context = false;        // whether no parameter depends on config.context
+  bool reads_images = false;             // whether it is a classifier
   // Whether states that are no parameters decide what the trained model computes, such as the
   // running means of batch normalization.
   bool has_statistics = false;
 };
 
+// A model of certain sizes, by a name of its own.
 struct Preset {
-  std::string name;
-  std::string model;
-  ModelConfig config;
+  std::string name;    // that jobs call it by
+  std::string model;   // that it is of
+  ModelConfig config;  // its sizes
 };
 
+// Models and presets by name.
 class ModelRegistry {
  public:
   // An error if the name is taken, or the preset's model is unknown.
   absl::Status AddModel(Model model);
+  // Likewise.
   absl::Status AddPreset(Preset preset);
 
   const Model* FindModel(std::string_view name) const;    // null when unknown

@@ -37,6 +37,7 @@ namespace penstock::planner {
 
 // Replaces the file at `path` as a whole, or leaves it as it was.
 absl::Status WritePlan(const Plan& plan, const std::string& path);
+// The same of a folded plan.
 absl::Status WritePlan(const FoldedPlan& plan, const std::string& path);
 
 // kDataLoss names the file and what is wrong with it; kFailedPrecondition: another format version;
@@ -51,8 +52,11 @@ absl::StatusOr<FoldedPlan> ReadFoldedPlan(const std::string& path);
 // The contents of such a file. kInvalidArgument: the plan is malformed (CheckReferences).
 // kResourceExhausted: a table is too long for the format (2^29 - 1 entries).
 absl::StatusOr<std::string> PlanToBytes(const Plan& plan);
+// The same of a folded plan.
 absl::StatusOr<std::string> PlanToBytes(const FoldedPlan& plan);
+// What ReadPlan makes of a file with these bytes.
 absl::StatusOr<Plan> PlanFromBytes(std::string_view bytes);
+// What ReadFoldedPlan does.
 absl::StatusOr<FoldedPlan> FoldedPlanFromBytes(std::string_view bytes);
 
 }  // namespace penstock::planner

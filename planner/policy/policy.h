@@ -38,12 +38,14 @@ namespace penstock::planner {
 struct Pipeline;  // pipeline.h
 
 struct StageContext {
-  int stage = 0;  // the group
-  int num_stages = 1;
-  int num_microbatches = 1;
+  int stage = 0;                                            // the group
+  int num_stages = 1;                                       // of the pipeline
+  int num_microbatches = 1;                                 // of a step
   std::vector<PhaseKinds> chunks = {{true, false, false}};  // at least one
 
+  // Parts of the model that the stage runs.
   int num_chunks() const { return static_cast<int>(chunks.size()); }
+  // Whether a chunk has phases of a kind.
   bool has(PhaseKind kind, int chunk = 0) const {
     return static_cast<int>(kind) < kNumPolicyKinds && chunk >= 0 && chunk < num_chunks() &&
            chunks[chunk][static_cast<int>(kind)];
@@ -60,10 +62,12 @@ struct ChunkView {
   std::array<int64_t, kNumPolicyKinds> mean_ns = {};  // measured duration; 0: not yet known
 };
 
+// What a scheduler sees of its stage when it is asked.
 struct StageView {
-  std::vector<ChunkView> chunks;
+  std::vector<ChunkView> chunks;  // as of StageContext
 };
 
+// Orders the phases of a stage while they run.
 class StageScheduler {
  public:
   virtual ~StageScheduler() = default;
@@ -79,12 +83,14 @@ struct PolicyNeeds {
   std::optional<Placement> placement = Placement::kLoop;  // of several chunks; nullopt: any
   bool splits_backward = false;                           // into B and W
   int min_chunks = 1;                                     // a group
-  int max_chunks = kMaxChunks;
+  int max_chunks = kMaxChunks;                            // likewise
 };
 
+// A rule for the order in which the stages of a pipeline run their phases.
 class Policy {
  public:
   virtual ~Policy() = default;
+  // By which jobs ask for it.
   virtual std::string_view name() const = 0;
 
   // What pipelines it can order.
@@ -142,6 +148,7 @@ absl::StatusOr<StageSchedule> MakeSchedule(const Policy& policy, const StageCont
 // Policies by name; built by main() or the embedding application. Copies share the policies.
 class PolicyRegistry {
  public:
+  // An error if its name is taken.
   absl::Status Add(std::shared_ptr<const Policy> policy);
   const Policy* Find(std::string_view name) const;  // null when unknown
   std::vector<std::string_view> Names() const;      // sorted

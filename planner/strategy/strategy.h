@@ -55,10 +55,11 @@
 
 namespace penstock::planner {
 
+// The sizes of the axes and the options, as the top of this file explains them.
 struct Strategy {
-  int64_t dp = 1;
-  int64_t tp = 1;
-  int64_t pp = 1;
+  int64_t dp = 1;        // data parallel
+  int64_t tp = 1;        // tensor parallel
+  int64_t pp = 1;        // pipeline stages
   int64_t vpp = 1;       // virtual stages of each pipeline stage
   int64_t ep = 1;        // expert parallel: divides dp
   int zero = 0;          // 1 to 3: what is split over dp besides the batch
@@ -67,13 +68,17 @@ struct Strategy {
   bool ulysses = false;  // its attention splits heads, by all_to_all
   // What tp splits is chosen by cost instead of by a model's hints.
   bool splits_by_cost = false;
-  Recompute recompute = Recompute::kNone;
-  Offload offload = Offload::kNone;
+  Recompute recompute = Recompute::kNone;  // what is computed again
+  Offload offload = Offload::kNone;        // what is kept on hosts
   int64_t sub_batches = 1;  // that a device computes a micro-batch in (lower/sub_batches.h)
 
-  int num_stages() const { return static_cast<int>(pp * vpp); }  // virtual ones
+  // Virtual ones.
+  int num_stages() const { return static_cast<int>(pp * vpp); }
+  // That it needs.
   int64_t num_devices() const { return dp * cp * tp * pp; }
-  int64_t num_replicas() const { return dp * cp; }  // of a parameter that neither tp nor ep splits
+  // Copies of a parameter that neither tp nor ep splits.
+  int64_t num_replicas() const { return dp * cp; }
+  // Whether all sizes and options are the same.
   friend bool operator==(const Strategy&, const Strategy&) = default;
 };
 
