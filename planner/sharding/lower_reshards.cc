@@ -115,6 +115,8 @@ absl::Status LowerReshards(const graph::OpRegistry& ops, Graph& graph, ReshardCa
         return absl::InternalError(absl::StrCat("no operator ", steps[i].op));
       }
       step.operands = {value};
+      // Only what gathers from other devices is made anew for each use.
+      if (steps[i].op == "gather_microbatches") step.attributes.Erase("per_use");
       if (steps[i].op == "accumulate") {
         const graph::Reduction reduction =
             ReductionOverTime(mesh, ClosedSharding(mesh, out.value(value)), steps[i].sharding);
