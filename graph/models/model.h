@@ -8,11 +8,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
@@ -153,8 +153,9 @@ class ModelRegistry {
   std::vector<std::string_view> PresetNames() const;      // sorted
 
  private:
-  absl::btree_map<std::string, Model, std::less<>> models_;
-  absl::btree_map<std::string, Preset, std::less<>> presets_;
+  // Not absl::btree_map: its layout is another one where a sanitizer instruments what includes it.
+  std::map<std::string, Model, std::less<>> models_;
+  std::map<std::string, Preset, std::less<>> presets_;
 };
 
 // gpt, llama, mlp, moe, convnet and resnet, and the presets of gpt, llama and resnet.
