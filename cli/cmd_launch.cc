@@ -269,8 +269,8 @@ absl::Status RunJob(const Environment& environment, std::vector<std::string> arg
   return action();
 }
 
-// The job and its options stand behind "--"; what stands before it is no part of them, such as the
-// second of several hosts with blanks between them. A single word may be the job.
+// The job and its options follow "--"; a single word without "--" may be the job. Any other word
+// before it is a mistake, such as the second of several hosts that are separated by blanks.
 absl::Status CheckWords(const Environment& environment, const Options& options) {
   constexpr char kExpected[] = "expected penstock launch ... -- JOB.toml [OPTIONS of run]";
   if (options.run.empty()) {
@@ -282,8 +282,9 @@ absl::Status CheckWords(const Environment& environment, const Options& options) 
   const size_t num_behind = has_dashes ? static_cast<size_t>(all.end() - dashes) - 1 : 0;
   const bool is_clear = has_dashes ? options.run.size() <= num_behind : options.run.size() == 1;
   if (is_clear) return absl::OkStatus();
+  const size_t wrong = has_dashes || !options.hosts.empty() ? 0 : 1;
   return absl::InvalidArgumentError(
-      StrCat("launch: '", options.run.front(), "' is not expected before \"--\"",
+      StrCat("launch: '", options.run[wrong], "' is not expected before \"--\"",
              options.hosts.empty() ? "" : "; hosts are separated by commas, without blanks", "; ",
              kExpected));
 }

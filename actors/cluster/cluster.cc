@@ -31,8 +31,8 @@
 namespace penstock::actors {
 namespace {
 
-// So many programs that start nodes on other hosts keep a core busy: each takes about 0.1 s of it
-// here, and waits several times as long for the other host.
+// As many programs that start nodes on other hosts as keep one core busy: each takes about 0.1 s of
+// it here, and waits several times as long for the other host.
 constexpr uint32_t kStartsPerCore = 8;
 // For the turn of one: StartLimit::kPatience and some more.
 constexpr absl::Duration kTurnTimeout = absl::Seconds(15);

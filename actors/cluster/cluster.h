@@ -73,8 +73,9 @@ struct ClusterOptions {
   // alone, which are the last words of their `through`, and `on_loss` is null: agents end soon
   // after the nodes of their own host. 0: this process starts all.
   uint32_t fanout = 0;
-  // Of the programs that start nodes on other hosts, so many start at a time; each has begun when a
-  // node of its host has joined. 0: 8 for each core that this process may use.
+  // How many programs that start nodes on other hosts may be starting at a time. Each counts until
+  // a node that it starts has joined, until it ends, or for 10 s. 0: 8 for each core that this
+  // process may use.
   uint32_t max_starts = 0;
   bool pin = true;    // started nodes to cores
   int max_cores = 0;  // of this machine for the nodes; 0: all

@@ -57,7 +57,7 @@ struct NodeInfo {
 }
 
 interface Node {
-  # From now on, `silenceMs` is the bound of join(); 0: it stays.
+  # `silenceMs` replaces the bound that join() returned; 0: no change.
   ping @0 (silenceMs :UInt32) -> ();
   open @1 (session :SessionSpec, observer :Observer) -> (address :Data, status :Status);
   connect @2 (generation :UInt32, processes :List(ProcessAddress)) -> (status :Status);

@@ -132,7 +132,7 @@ void ControlPort::Welcome(kj::Own<kj::AsyncIoStream> stream) {
     unauthenticated_.erase(unauthenticated_.begin());
   }
   const uint64_t id = next_id_++;
-  if (channel_ == nullptr && !IsUnixSocket(*stream)) SetTcpOptions(*stream);
+  if (channel_ == nullptr) SetTcpOptions(*stream);
   const auto greeting = std::make_shared<Greeting>();
   greeting->turns = &turns_;
   stream = kj::heap<PendingStream>(kj::mv(stream), greeting);

@@ -43,18 +43,17 @@ kj::Promise<void> Heartbeat::Run() {
   });
 }
 
-// A part of the patience at a time: one that was asked before all had joined has another timeout
-// from when they have.
+// Waits a part of the patience at a time, because all nodes may join meanwhile: from then on the
+// timeout holds.
 kj::Promise<absl::Duration> Heartbeat::AwaitSilence(absl::Duration asked) {
   const bool is_patient = !times_.have_all_joined;
   const absl::Duration part =
       is_patient ? std::min(times_.timeout, times_.patience - asked) : times_.timeout;
   return timer_.afterDelay(control::ToKj(part))
-      .then([this] { return timer_.afterDelay(control::kSecondLook); })
       .then([this, is_patient, waited = asked + part]() -> kj::Promise<absl::Duration> {
-        if (!is_patient) return times_.timeout;
-        if (waited >= times_.patience) return times_.patience;
-        return AwaitSilence(waited);
+        if (is_patient && waited < times_.patience) return AwaitSilence(waited);
+        const absl::Duration bound = is_patient ? times_.patience : times_.timeout;
+        return timer_.afterDelay(control::kSecondLook).then([bound] { return bound; });
       });
 }
 

@@ -25,7 +25,8 @@ struct HeartbeatTimes {
   absl::Duration interval;
   absl::Duration timeout;
   absl::Duration patience = timeout;  // at least `timeout`
-  // How long a node may hear nothing, once all have joined; 0: as it was told.
+  // Sent with pings once all have joined: how long a node may hear nothing before it ends. 0: the
+  // bound that it was told when it joined stays.
   uint32_t silence_ms = 0;
   bool have_all_joined = true;
 };
@@ -47,7 +48,8 @@ class Heartbeat {
 
  private:
   kj::Promise<void> Run();
-  // Resolves to the bound that the node has exceeded, which was asked `asked` ago.
+  // Waits until the node has exceeded its bound, and resolves to that bound. The ping was sent
+  // `asked` ago.
   kj::Promise<absl::Duration> AwaitSilence(absl::Duration asked);
 
   kj::Timer& timer_;

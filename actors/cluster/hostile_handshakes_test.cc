@@ -184,8 +184,8 @@ class TestedPort final : public ControlPort::Host {
     Poll();
   }
 
-  // Of `count` peers that say `beginning`, those that have an answer when a member has one, whom it
-  // asks at the same time; all are answered in the end.
+  // `count` peers send `beginning`, then a member asks for the status. Returns how many of the
+  // peers were answered before the member was. Expects that all of them are in the end.
   size_t NumServedBeforeAMember(size_t count, const std::string& beginning) {
     kj::Own<RpcConnection> rpc = BeginJoin(Unchanged);
     size_t num_served = 0;

@@ -136,7 +136,7 @@ TEST_F(NodeSupervisorTest, NodesAreStartedByTheLauncherThatItIsGiven) {
   });
 }
 
-TEST_F(NodeSupervisorTest, HostsStartOneAfterTheOther) {
+TEST_F(NodeSupervisorTest, AHostThatWaitsForItsTurnLearnsOfTheEnd) {
   std::vector<LaunchCommand> commands(3);
   for (uint32_t rank = 0; rank < 3; ++rank) {
     commands[rank].rank = rank;

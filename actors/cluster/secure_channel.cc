@@ -204,6 +204,7 @@ class TlsStream final : public kj::AsyncIoStream {
 // s, as otherwise a link that is down for 1.5 s would look as if it were down for 3. Small messages
 // do not wait for others.
 void SetTcpOptions(kj::AsyncIoStream& stream) {
+  if (IsUnixSocket(stream)) return;
   const int on = 1;
   for (const int option : {TCP_THIN_LINEAR_TIMEOUTS, TCP_NODELAY}) {
     (void)kj::runCatchingExceptions(
@@ -283,7 +284,7 @@ kj::Promise<absl::StatusOr<kj::Own<kj::AsyncIoStream>>> Greet(
   }
   const bool is_secure = HasTls(address, encryption);
   if (!is_secure) {
-    if (!IsUnixSocket(*stream)) SetTcpOptions(*stream);
+    SetTcpOptions(*stream);
     secured = kj::mv(stream);
   } else {
     if (channel == nullptr) {

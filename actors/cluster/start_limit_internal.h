@@ -1,6 +1,6 @@
-// Bounds how many programs that start nodes on other hosts, such as ssh, start at a time: all at
-// once, they and what they start take the cores from the nodes that have joined, and from the
-// coordinator that these have to hear.
+// Bounds how many programs that start nodes on other hosts, such as ssh, start at a time: if all
+// started at once, they would take the cores that the nodes which have joined need, and the
+// coordinator, which sends these heartbeats.
 //
 // A start is under way until a node of it has joined, or it has ended. One that hangs gives its
 // place up after kPatience, so that the others have begun when it is named.
@@ -23,11 +23,10 @@ class StartLimit {
  public:
   static constexpr kj::Duration kPatience = 10 * kj::SECONDS;
 
-  // 0: no limit.
+  // REQUIRES: max_starts > 0.
   explicit StartLimit(size_t max_starts) : max_starts_(max_starts) {}
 
   bool HasRoom(kj::TimePoint now) {
-    if (max_starts_ == 0) return true;
     std::erase_if(starts_,
                   [now](const auto& start) { return now - start.second.since >= kPatience; });
     return starts_.size() < max_starts_;

@@ -29,11 +29,5 @@ TEST(StartLimitTest, AStartThatHangsGivesItsPlaceUp) {
   EXPECT_TRUE(limit.HasRoom(kBegin + StartLimit::kPatience));
 }
 
-TEST(StartLimitTest, ZeroIsNoLimit) {
-  StartLimit limit(0);
-  for (uint32_t rank = 0; rank < 1000; ++rank) limit.Begin(rank, 1, kBegin);
-  EXPECT_TRUE(limit.HasRoom(kBegin));
-}
-
 }  // namespace
 }  // namespace penstock::actors

@@ -62,6 +62,7 @@ JobStatus SomeStatus() {
   waiting.transfer_ns = 30;
   waiting.still_ns = 40;
   waiting.microbatches = 28;
+  waiting.graphs = "3 of 5 phases";
   waiting.channels = {.credits = 8, .credits_in_use = 3, .tokens_waiting = 2, .bytes_in_use = 640};
   status.devices[0].memory_bytes = 77;
   status.devices[0].num_pending = 3;
@@ -151,6 +152,7 @@ TEST_F(StatusPortTest, TellsAllOfTheStatus) {
   EXPECT_EQ(device.state.transfer_ns, 30);
   EXPECT_EQ(device.state.still_ns, 40);
   EXPECT_EQ(device.state.microbatches, 28);
+  EXPECT_EQ(device.state.graphs, "3 of 5 phases");
   EXPECT_EQ(device.state.channels, expected.devices[0].state.channels);
   EXPECT_EQ(device.memory_bytes, 77u);
   EXPECT_EQ(device.num_pending, 3u);

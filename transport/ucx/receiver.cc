@@ -126,7 +126,7 @@ void Receiver::Recycle(ReceiveOperation* receive) {
     }
   }
   if (std::exchange(receive->in_chunks, false)) DropChunks(receive);
-  receive->waits_for_turn = false;
+  receive->is_taken = false;
   receive->num_started = receive->num_received = 0;
   receive->chunk_status = UCS_OK;
   receive->location = Location::kEager;
@@ -205,7 +205,7 @@ bool Receiver::Deliver(Peer& peer, const Message& message, ReceiveOperation* rec
   receive->send = message.operation;
   if (message.location == Location::kShared && !receive->is_view &&
       message.num_bytes > kCopyChunkBytes) {
-    receive->waits_for_turn = true;
+    receive->is_taken = true;
     copies_.Add(receive, message.data);
     return false;
   }
@@ -223,7 +223,7 @@ bool Receiver::Deliver(Peer& peer, const Message& message, ReceiveOperation* rec
   receive->in_chunks = is_announced;
   receive->descriptor = is_announced ? nullptr : message.data;
   receive->flow = &sources_[peer.index].flow;
-  receive->waits_for_turn = true;
+  receive->is_taken = true;
   TransfersFrom(peer).Add(receive);
   StartTransfers(TransfersFrom(peer));
   return !is_announced;
@@ -267,7 +267,6 @@ void Receiver::StartTransfers(Transfers& transfers) {
       transfers.Remove(receive);
       continue;
     }
-    receive->waits_for_turn = false;
     receive->seconds = 0;
     if (!receive->in_chunks) {
       FetchWhole(receive);
@@ -360,7 +359,6 @@ void Receiver::FinishChunk(Chunk* chunk, ucs_status_t status, size_t num_bytes) 
     }
   }
   receive->is_transferring = --receive->num_writing > 0;
-  receive->waits_for_turn = !receive->is_transferring && receive->requested.empty();
   Transfers& transfers = TransfersFrom(peer);
   transfers.Finish(receive->flow, chunk->num_bytes);
   chunks_.Recycle(chunk);
@@ -432,8 +430,7 @@ ucs_status_t Receiver::OnCancelRequest(void* self, const void* header, size_t he
 bool Receiver::HasTaken(const Peer& peer, OperationId send) {
   bool has_taken = false;
   receives_.ForEachPending([&](const ReceiveOperation& receive) {
-    has_taken |= receive.peer == peer.device && receive.send == send &&
-                 (receive.waits_for_turn || receive.is_transferring || !receive.requested.empty());
+    has_taken |= receive.is_taken && receive.peer == peer.device && receive.send == send;
   });
   return has_taken;
 }
@@ -494,7 +491,7 @@ void Receiver::FailReceives(const Peer& peer) {
 bool Receiver::OnSecondPassed() {
   bool has_expired = false;
   receives_.ForEachPending([&](ReceiveOperation& receive) {
-    if (receive.waits_for_turn) return;
+    if (receive.waits_for_turn()) return;
     ++receive.seconds;
     has_expired |= receive.seconds > options_.request_timeout.count();
   });
@@ -505,7 +502,7 @@ void Receiver::Expire() {
   receives_.ForEachPending([&](ReceiveOperation& receive) {
     Peer& peer = peers_[receive.peer];
     if (peer.is_failed) return;  // it ends when UCX has let go of its bytes
-    if (receive.waits_for_turn) return;
+    if (receive.waits_for_turn()) return;
     if (receive.seconds <= options_.request_timeout.count()) return;
     const auto late = absl::DeadlineExceededError(
         StrCat("device ", device_, " waited for device ", peer.device, " on channel ",

@@ -150,11 +150,14 @@ class Receiver {
     TransferFlow* flow = nullptr;
     uint64_t num_started = 0;
     bool in_chunks = false;
-    bool waits_for_turn = false;      // in a queue, with nothing under way
+    bool is_taken = false;            // by a message whose bytes are still to come
     IntrusiveQueue<Chunk> requested;  // that have not arrived
     uint32_t num_writing = 0;         // chunks that UCX writes
     uint64_t num_received = 0;        // bytes of chunks
     ucs_status_t chunk_status = UCS_OK;
+
+    // In a queue, with nothing under way.
+    bool waits_for_turn() const { return is_taken && !is_transferring && requested.empty(); }
   };
 
   using Matches = MatchTable<ReceiveOperation, Message>;

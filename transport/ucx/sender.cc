@@ -190,7 +190,11 @@ void Sender::EndIfFinished(SendOperation* send) {
 
 void Sender::Cancel(Request* request) {
   auto* send = static_cast<SendOperation*>(request->internal);
-  if (send->is_ended || send->is_cancelling) return;
+  if (send->is_ended) return;
+  if (send->is_cancelling) {  // it was late already; now an Ack::kTaken does not let it go on
+    send->cancel_reason = absl::CancelledError("the request was cancelled");
+    return;
+  }
   RequestCancel(send, absl::CancelledError("the request was cancelled"));
 }
 

@@ -26,7 +26,9 @@
 // network; over shared memory within a few 100 ms after the dead process is reaped), and FailPeer
 // reports one. Both end the requests of the peer's devices with kUnavailable. So does a peer that
 // does not answer a cancel request within `answer_timeout`. All other requests end with
-// kDeadlineExceeded after `request_timeout`.
+// kDeadlineExceeded after `request_timeout`, except while the receiver has the message and waits
+// for its turn to fetch the bytes: a receive does not count that time, and a send goes on when the
+// receiver says so (Ack::kTaken).
 //
 // Memory. A request does not end while UCX reads or writes its bytes, so the caller never reuses
 // memory that UCX uses, whatever has become of the peer. When a peer fails, its connection is

@@ -46,6 +46,17 @@ using transport::UcxOptions;
 using transport::UcxTransport;
 
 // A transport for every `devices_per_process` devices, joined as those of separate processes are.
+// Each with all others, by their first devices.
+void ConnectAll(std::vector<WaitedTransport>& transports, uint32_t devices_per_process = 1) {
+  for (uint32_t i = 0; i < transports.size(); ++i) {
+    for (uint32_t j = 0; j < transports.size(); ++j) {
+      if (i == j) continue;
+      EXPECT_EQ(transports[i]->Connect(j * devices_per_process, transports[j]->LocalAddress()),
+                absl::OkStatus());
+    }
+  }
+}
+
 class UcxFabric final : public TestFabric {
  public:
   UcxFabric(const TransportOptions& options, uint32_t devices_per_process) {
@@ -59,13 +70,7 @@ class UcxFabric final : public TestFabric {
         endpoints_.push_back(*transports_.back()->OpenEndpoint(first + i));
       }
     }
-    for (uint32_t i = 0; i < transports_.size(); ++i) {
-      for (uint32_t j = 0; j < transports_.size(); ++j) {
-        if (i == j) continue;
-        EXPECT_EQ(transports_[i]->Connect(j * devices_per_process, transports_[j]->LocalAddress()),
-                  absl::OkStatus());
-      }
-    }
+    ConnectAll(transports_, devices_per_process);
   }
 
   Endpoint& endpoint(uint32_t device) override { return *endpoints_[device]; }
@@ -117,12 +122,7 @@ TEST(UcxPeersTest, OnlyThoseThatExchangeMessagesAreConnected) {
     transports.push_back(MakeTransport(options));
     endpoints.push_back(*transports.back()->OpenEndpoint(device));
   }
-  for (uint32_t i = 0; i < 3; ++i) {
-    for (uint32_t j = 0; j < 3; ++j) {
-      if (i == j) continue;
-      ASSERT_EQ(transports[i]->Connect(j, transports[j]->LocalAddress()), absl::OkStatus());
-    }
-  }
+  ConnectAll(transports);
   for (const auto& [from, to] : {std::pair(0u, 1u), std::pair(2u, 1u), std::pair(1u, 0u)}) {
     const uint64_t sent = 10 * from + to;
     uint64_t received = 0;
@@ -533,12 +533,7 @@ TEST(UcxTransportTest, APeerThatStandsStillMakesNoOtherLate) {
     transports.push_back(MakeTransport(options));
     endpoints.push_back(*transports.back()->OpenEndpoint(device));
   }
-  for (uint32_t i = 0; i < 3; ++i) {
-    for (uint32_t j = 0; j < 3; ++j) {
-      if (i == j) continue;
-      ASSERT_EQ(transports[i]->Connect(j, transports[j]->LocalAddress()), absl::OkStatus());
-    }
-  }
+  ConnectAll(transports);
   const std::vector<uint8_t> sent(kBytes, 7);
   std::vector<uint8_t> received[2] = {std::vector<uint8_t>(kBytes), std::vector<uint8_t>(kBytes)};
   Request sends[2], recvs[2];
