@@ -238,7 +238,7 @@ class StreamImpl : public EmulatedStream {
   void Record(Event* event) override {
     Entry& entry = Next(Action::kRecord);
     entry.event = static_cast<EventImpl*>(event);
-    entry.event->CountRecord();
+    if (capture_ == nullptr) entry.event->CountRecord();
     Push();
   }
 

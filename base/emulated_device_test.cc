@@ -275,8 +275,10 @@ TEST_P(EmulatedDeviceTest, AGraphHoldsKernelsAndCopiesAlone) {
   Launch(*stream_, &Increment, nullptr, {memory->data()});
   stream_->Record(event.get());
   EXPECT_EQ(stream.EndCapture().status().code(), absl::StatusCode::kFailedPrecondition);
-  // Nothing has run, and the stream goes on.
+  // Nothing has run, and the stream goes on; the event, too.
   Launch(*stream_, &Increment, nullptr, {memory->data()});
+  stream_->Record(event.get());
+  stream_->Wait(event.get());
   EXPECT_EQ(Read(*memory), 1);
 }
 

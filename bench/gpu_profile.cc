@@ -28,7 +28,7 @@ class Timer {
 
   absl::Status Finish() { return WaitUntilDone(*stream_, *event_, kTimeoutNs); }
 
-  // Of one run of `launch`, on the device.
+  // Seconds that the device takes for one run of `launch`.
   absl::StatusOr<double> Seconds(const std::function<absl::Status()>& launch) {
     RETURN_IF_ERROR(launch());  // which may load or set up something
     RETURN_IF_ERROR(Finish());
@@ -49,7 +49,7 @@ class Timer {
     return best;
   }
 
-  // Of one call of `launch`, on the host.
+  // Seconds that the host takes to call `launch` once.
   absl::StatusOr<double> LaunchSeconds(const std::function<absl::Status()>& launch) {
     double best = std::numeric_limits<double>::infinity();
     for (int batch = 0; batch < kBatches; ++batch) {
@@ -158,7 +158,7 @@ class Profiler {
     return timer.Seconds(run);
   }
 
-  // A type without products has no rate.
+  // The rate stays 0 for a type in which the device has no matrix product.
   absl::Status AddProducts(DType dtype, planner::DeviceKind* kind) {
     std::vector<std::pair<double, double>> rates;  // by flops
     for (const int64_t size : options_.product_sizes) {

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/container/inlined_vector.h"
 
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "graph/ops/equation.h"
 
 namespace penstock::kernels {
 namespace {
@@ -50,19 +52,14 @@ class Steps {
 
 // The axes of dy, operand 1 of the equation, that the result lacks.
 absl::StatusOr<Attributes> SummedAxes(const KernelSpec& spec) {
-  std::string equation = spec.attributes.GetString("equation", "");
-  std::erase(equation, ' ');
-  const size_t comma = equation.find(',');
-  const size_t arrow = equation.find("->");
-  if (comma == std::string::npos || arrow == std::string::npos || arrow < comma) {
-    return absl::InvalidArgumentError(
-        StrCat(spec.op, ": the equation \"", equation, "\" does not fit the operands"));
+  ASSIGN_OR_RETURN(const graph::ops::Equation equation, graph::ops::ParseEquation(spec.attributes));
+  if (equation.operands.size() != 2) {
+    return absl::InvalidArgumentError(StrCat(spec.op, ": the equation is not of 2 operands"));
   }
   Shape axes;
-  for (size_t i = comma + 1; i < arrow; ++i) {
-    if (equation.find(equation[i], arrow) == std::string::npos) {
-      axes.push_back(static_cast<int64_t>(i - comma - 1));
-    }
+  const std::string& dy = equation.operands[1];
+  for (size_t i = 0; i < dy.size(); ++i) {
+    if (equation.result.find(dy[i]) == std::string::npos) axes.push_back(static_cast<int64_t>(i));
   }
   return Attributes{{"axes", graph::AttrValue::Ints(axes)}};
 }

@@ -494,7 +494,6 @@ void DeviceExecutor::CompleteStep(StepRecord& record) {
 
 // --- Actors --------------------------------------------------------------------------------------
 
-// Runs the actor, or gives it to its stream.
 inline absl::Status DeviceExecutor::Execute(uint32_t index, uint32_t phase) {
   const Actor& actor = actors_[index];
   const Progress& progress = progress_[phase];
@@ -523,6 +522,15 @@ inline absl::Status DeviceExecutor::Execute(uint32_t index, uint32_t phase) {
   return absl::OkStatus();
 }
 
+absl::Status DeviceExecutor::TryExecute(uint32_t index, uint32_t phase) {
+  running_actor_.store(index, std::memory_order_relaxed);
+  try {
+    return Execute(index, phase);
+  } catch (...) {
+    return absl::InternalError(StrCat("its kernel threw: ", ExceptionText()));
+  }
+}
+
 void DeviceExecutor::Fire(uint32_t index, uint32_t phase) {
   const Actor& actor = actors_[index];
   if (actor.kind == ActorKind::kCollective) {
@@ -534,13 +542,7 @@ void DeviceExecutor::Fire(uint32_t index, uint32_t phase) {
   const int64_t begin_ns = is_tracing_ || is_timed ? clock_->NowNs() : 0;
   const bool is_poisoned = RecordOf(progress_[phase].step).is_poisoned;
   if (!is_poisoned) {
-    running_actor_.store(index, std::memory_order_relaxed);
-    absl::Status status;
-    try {
-      status = Execute(index, phase);
-    } catch (...) {
-      status = absl::InternalError(StrCat("its kernel threw: ", ExceptionText()));
-    }
+    const absl::Status status = TryExecute(index, phase);
     if (!status.ok()) Fail(MarkOf(index, phase, 0), status);
   }
   if (is_timed && !is_poisoned) {

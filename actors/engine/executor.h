@@ -270,7 +270,10 @@ class DeviceExecutor {
   bool LaunchGraph(uint32_t phase);
   absl::Status Capture(uint32_t phase, PhaseGraph::Variant* variant);
 
+  // Runs the actor, or gives it to its stream; TryExecute turns what its kernel throws into a
+  // status.
   absl::Status Execute(uint32_t actor, uint32_t phase);
+  absl::Status TryExecute(uint32_t actor, uint32_t phase);
   std::byte* FillFeed(const Actor& actor, const Phase& phase, const Progress& progress);
   void CopyFeed(const Actor& actor, const Phase& phase, const Progress& progress);
   void CopyFetch(const Actor& actor, const Phase& phase, const Progress& progress);

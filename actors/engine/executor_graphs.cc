@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "actors/engine/executor.h"
-#include "base/exception_text.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -81,12 +80,7 @@ absl::Status DeviceExecutor::Capture(uint32_t index, PhaseGraph::Variant* varian
   RETURN_IF_ERROR(graphs_[index].stream->BeginCapture());
   absl::Status status;
   for (uint32_t actor = phase.first_actor; actor < phase.end_actor && status.ok(); ++actor) {
-    running_actor_.store(actor, std::memory_order_relaxed);
-    try {
-      status = Execute(actor, index);
-    } catch (...) {
-      status = absl::InternalError(StrCat("its kernel threw: ", ExceptionText()));
-    }
+    status = TryExecute(actor, index);
     if (!status.ok()) {
       status = absl::Status(status.code(),
                             StrCat("actor ", NameOf(actor), ": ", ToStd(status.message())));

@@ -235,7 +235,8 @@ void DeviceExecutor::FailStream(const StreamError& error, const LaneStream::Mark
   Poison(where.step);
 }
 
-// On the host: to the device's memory, if that is the host's, or else to staging. Returns where.
+// Copies the feed's tile: to the device's memory where that is the host's, otherwise to staging.
+// Returns where it has put the tile.
 std::byte* DeviceExecutor::FillFeed(const Actor& actor, const Phase& phase,
                                     const Progress& progress) {
   const HostCopy& copy = copies_[actor.part];

@@ -1,5 +1,5 @@
-// The equation of einsum and of the operators that do more with its product: what they check of it,
-// and what they have in common.
+// What the operators share that have einsum's equation: parsing and checking it, sharding, costs
+// and gradients of the product.
 //
 // Thread rule: pure functions, but for those that take a GraphBuilder, which belongs to one thread.
 
@@ -55,8 +55,7 @@ double ProductFlops(const OpContext& context, const Equation& equation);
 Values ProductGradients(GraphBuilder& builder, const Equation& equation,
                         absl::Span<const ValueId> operands, ValueId dz);
 
-// --- Of a product with a bias: operators of x, w and b, whose shape is the end of the result's
-// ----
+// ---- Products with a bias, of x, w and b. The shape of b is the end of the result's.
 
 // One result, which is checked with the operands.
 InferredTypes InferBiasedProduct(const OpContext& context);

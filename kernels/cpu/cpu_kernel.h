@@ -67,8 +67,8 @@ using Floats = TypeList<float, double>;
 // Of the floats of 16 bits, kernels that take much of a step's time have bf16 themselves. All
 // others take them by conversion (converting.h).
 using FloatsAndBFloat16 = TypeList<float, double, BFloat16>;
-// And those that would otherwise convert the largest tensors, such as logits, both of them: a copy
-// in f32 takes twice the memory of the tensor.
+// Kernels that read the largest tensors, such as logits, take both floats of 16 bits themselves: to
+// convert them would need a copy of twice their size.
 using AllFloats = TypeList<float, double, BFloat16, Float16>;
 using Integers = TypeList<int8_t, uint8_t, int32_t, int64_t>;
 using Numbers = TypeList<float, double, int8_t, uint8_t, int32_t, int64_t>;

@@ -62,10 +62,14 @@ KernelRegistry CpuKernels() {
   extern Def DynamicSliceKernel(); add("dynamic_slice", DynamicSliceKernel());
   extern Def DynamicUpdateSliceKernel(); add("dynamic_update_slice", DynamicUpdateSliceKernel());
   extern Def EinsumKernel(); add("einsum", EinsumKernel());
-  extern Def EinsumBiasKernel(); add("einsum_bias", EinsumBiasKernel());
-  extern Def EinsumBiasGeluKernel(); add("einsum_bias_gelu", EinsumBiasGeluKernel());
-  extern Def EinsumBiasGradKernel(); add("einsum_bias_grad", EinsumBiasGradKernel());
-  extern Def EinsumGeluGradKernel(); add("einsum_gelu_grad", EinsumGeluGradKernel());
+  extern Def EpilogueKernel();  // of any product with an epilogue
+  const Def epilogue = EpilogueKernel();
+  Def summed_epilogue = epilogue;
+  summed_epilogue.supports_accumulate = true;
+  add("einsum_bias", epilogue);
+  add("einsum_bias_gelu", epilogue);
+  add("einsum_bias_grad", summed_epilogue);
+  add("einsum_gelu_grad", epilogue);
   extern Def EmbeddingKernel(); add("embedding", EmbeddingKernel());
   extern Def EmbeddingGradKernel(); add("embedding_grad", EmbeddingGradKernel());
   extern Def EqualKernel(); add("equal", EqualKernel());

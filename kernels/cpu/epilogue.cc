@@ -1,4 +1,5 @@
-#include "kernels/cpu/epilogue.h"
+// Kernels of products with an epilogue: einsum, then what follows it in place. They are there for
+// plans that are made for GPUs too; on a CPU they save nothing.
 
 #include <cassert>
 #include <memory>
@@ -10,7 +11,8 @@
 
 namespace penstock::kernels {
 
-KernelDef EpilogueDef() {
+// Of any of einsum_bias, einsum_bias_gelu, einsum_gelu_grad and einsum_bias_grad.
+KernelDef EpilogueKernel() {
   const auto steps = std::make_shared<KernelRegistry>();
   const TrialDevice trial = MakeTrialDevice();
   const auto add = [&](std::string op, KernelDef def) {

@@ -1,5 +1,5 @@
-// Convolutions by a library, as cuDNN computes them: the interface that tests implement on the
-// host. Sums are in f32, without TF32, and have the same bits every time.
+// Convolutions by a library: what kernels/cuda/ asks of kernels/cudnn/, which alone sees cuDNN's
+// headers. Sums are in f32, without TF32, and have the same bits every time.
 //
 // Thread rule: a ConvolutionLibrary and what it makes belong to the executor of their device.
 
@@ -9,6 +9,7 @@
 #include <climits>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 
@@ -58,16 +59,26 @@ constexpr bool HasEqualPadding(const WindowAxis& axis) {
   return axis.low >= 0 && axis.taps >= 1 && span >= 0 && axis.out == 1 + span / axis.stride;
 }
 
-// Whether a library can be asked: it takes nothing empty, and sizes of 32 bits.
+// Whether a library can be asked: it takes nothing empty, sizes of 32 bits, and tensors of at most
+// INT_MAX elements.
 constexpr bool IsForLibrary(const ConvolutionShape& shape) {
   const auto fits = [](int64_t size) { return size >= 1 && size <= INT_MAX; };
+  // Of sizes that fit.
+  const auto product_fits = [](std::initializer_list<int64_t> sizes) {
+    int64_t left = INT_MAX;
+    for (const int64_t size : sizes) left /= size;
+    return left >= 1;
+  };
   const auto axis_fits = [&fits](const WindowAxis& axis) {
     return fits(axis.in) && fits(axis.out) && fits(axis.taps) && fits(axis.stride) &&
            fits(axis.dilation) && axis.low <= INT_MAX && HasEqualPadding(axis);
   };
   return fits(shape.n) && fits(shape.groups) && fits(shape.c) && fits(shape.o) &&
          shape.c <= INT_MAX / shape.groups && shape.o <= INT_MAX / shape.groups &&
-         axis_fits(shape.rows) && axis_fits(shape.columns);
+         axis_fits(shape.rows) && axis_fits(shape.columns) &&
+         product_fits({shape.n, shape.groups, shape.c, shape.rows.in, shape.columns.in}) &&
+         product_fits({shape.n, shape.groups, shape.o, shape.rows.out, shape.columns.out}) &&
+         product_fits({shape.groups, shape.o, shape.c, shape.rows.taps, shape.columns.taps});
 }
 
 // The library of the device that is current on this thread. Folders cudnn/ and no_cudnn/ implement

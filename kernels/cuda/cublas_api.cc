@@ -2,20 +2,16 @@
 
 #include <cuda_runtime_api.h>
 
+#include "base/status_macros.h"
 #include "base/strings.h"
 #include "kernels/cuda/cuda_library.h"
 
 namespace penstock::kernels::cuda {
+
 std::string CublasLibraryName() { return StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR); }
 
 absl::StatusOr<CublasApi> LoadCublas(const std::string& name, const std::string& folder) {
-  std::string why;
-  void* const library = OpenCudaLibrary(name, folder, &why);
-  if (library == nullptr) {
-    return absl::FailedPreconditionError(
-        StrCat("cuBLASLt cannot be loaded (", why, "; neither is it in ", folder,
-               "): install it, or put its folder into LD_LIBRARY_PATH"));
-  }
+  ASSIGN_OR_RETURN(void* const library, OpenCudaLibrary("cuBLASLt", name, folder));
   CublasApi api;
   std::string missing;
   FindFunction(library, "cublasLtCreate", &api.create, &missing);

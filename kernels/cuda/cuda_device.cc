@@ -349,6 +349,7 @@ class CudaDeviceImpl : public CudaDevice {
  public:
   CudaDeviceImpl(std::shared_ptr<const DeviceState> state, std::unique_ptr<Blas> blas)
       : state_(std::move(state)), blas_(std::move(blas)) {}
+  ~CudaDeviceImpl() override { state_->Select(); }  // for the handles of libraries, which go next
 
   std::string kind() const override { return "cuda"; }
   bool is_synchronous() const override { return false; }

@@ -13,13 +13,18 @@ std::string RuntimeFolder() {
   return path.substr(0, path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
 }
 
-void* OpenCudaLibrary(const std::string& name, const std::string& folder, std::string* why) {
+absl::StatusOr<void*> OpenCudaLibrary(std::string_view what, const std::string& name,
+                                      const std::string& folder) {
   constexpr int kFlags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
   void* library = dlopen(name.c_str(), kFlags);
   if (library != nullptr) return library;
   const char* said = dlerror();
-  *why = said != nullptr ? said : name;
-  return dlopen(StrCat(folder, "/", name).c_str(), kFlags);
+  const std::string why = said != nullptr ? said : name;
+  library = dlopen(StrCat(folder, "/", name).c_str(), kFlags);
+  if (library != nullptr) return library;
+  return absl::FailedPreconditionError(
+      StrCat(what, " cannot be loaded (", why, "; neither is it in ", folder,
+             "): install it, or put its folder into LD_LIBRARY_PATH"));
 }
 
 }  // namespace penstock::kernels::cuda

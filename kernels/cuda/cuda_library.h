@@ -8,6 +8,9 @@
 #include <dlfcn.h>
 
 #include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
 
 namespace penstock::kernels::cuda {
 
@@ -15,8 +18,9 @@ namespace penstock::kernels::cuda {
 std::string RuntimeFolder();
 
 // Loads a library, which then stays: CUDA's are not made to be unloaded. It is looked for as the
-// system does, then in `folder`. Null with `why` where it is in neither.
-void* OpenCudaLibrary(const std::string& name, const std::string& folder, std::string* why);
+// system does, then in `folder`. kFailedPrecondition, of `what`, where it is in neither.
+absl::StatusOr<void*> OpenCudaLibrary(std::string_view what, const std::string& name,
+                                      const std::string& folder);
 
 // Fills in one function. The first that is missing is named in `missing`.
 template <typename F>

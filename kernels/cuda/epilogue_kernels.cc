@@ -2,9 +2,12 @@
 // the kernels that the operator stands for, one after the other.
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/cuda/contraction_plan.h"
@@ -16,8 +19,8 @@
 namespace penstock::kernels::cuda {
 namespace {
 
-// The library writes the gradient of a bias. A sum over micro-batches is added up behind it, from
-// here: the bytes behind its workspace.
+// cuBLASLt overwrites the gradient of a bias and cannot add to it. Where micro-batches are summed,
+// it writes to these bytes behind its workspace, and AddTerm adds them to the sum.
 size_t TermBytes(const KernelSpec& spec) {
   return spec.op == "einsum_bias_grad" && spec.accumulate ? spec.outputs[1].num_bytes() : 0;
 }

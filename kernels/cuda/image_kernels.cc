@@ -4,9 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "graph/image_window.h"
+#include "kernels/cuda/blas.h"
+#include "kernels/cuda/contraction_plan.h"
 #include "kernels/cuda/convolution_library.h"
 #include "kernels/cuda/cuda_kernel.h"
 #include "kernels/cuda/images.h"
@@ -58,60 +61,61 @@ KernelOr MakeLibraryKernel(const KernelSpec& spec, Stream& stream,
                            const std::shared_ptr<LibraryConvolution>& convolution) {
   return MakeKernel(spec, stream, [spec, convolution](const KernelArgs& args, CudaStream& to) {
     to.handle();  // makes its device current
-    const uintptr_t address = reinterpret_cast<uintptr_t>(args.workspace);
-    const uintptr_t missing = -address % kConvolutionAlignment;
+    static_assert(kConvolutionAlignment == kBlasWorkspaceAlignment);
     return convolution->Run(args.inputs[0], args.inputs[1], args.outputs[0],
-                            AddsToResults(spec, args),
-                            static_cast<std::byte*>(args.workspace) + missing);
+                            AddsToResults(spec, args), AlignedWorkspace(args.workspace));
   });
 }
 
-// A plan is made before there is a device, and is good with the library and without it.
+// Reserved for every convolution: plans are made before it is known whether cuDNN can be loaded.
 size_t ConvolutionWorkspace(const KernelSpec&, int) {
   return kConvolutionWorkspaceBytes + kConvolutionAlignment;
+}
+
+// By the library, or by `launch`, a kernel of this folder, for the type of the operands.
+template <typename Launch>
+KernelOr CreateConvolution(const KernelSpec& spec, Device& device, Stream& stream,
+                           ConvolutionPass pass, const ConvolutionShape& shape, Launch launch) {
+  ASSIGN_OR_RETURN(const auto library, FindInLibrary(spec, device, stream, pass, shape));
+  if (library != nullptr) return MakeLibraryKernel(spec, stream, library);
+  return WithFloat(spec, [&]<typename T>(std::type_identity<T> type) {
+    return MakeKernel(spec, stream, [spec, launch, type](const KernelArgs& args, CudaStream& to) {
+      return Launched(spec, launch(type, args, to.handle()));
+    });
+  });
 }
 
 KernelOr CreateConv2d(const KernelSpec& spec, Device& device, Stream& stream) {
   const ConvolutionShape shape =
       ConvolutionOf(spec, spec.inputs[0], spec.inputs[1], spec.outputs[0]);
-  ASSIGN_OR_RETURN(const auto library,
-                   FindInLibrary(spec, device, stream, ConvolutionPass::kForward, shape));
-  if (library != nullptr) return MakeLibraryKernel(spec, stream, library);
-  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
-    return MakeKernel(spec, stream, [spec, shape](const KernelArgs& args, CudaStream& to) {
-      return Launched(spec, LaunchConvolution(to.handle(), shape, Input<T>(args, 0),
-                                              Input<T>(args, 1), Output<T>(args, 0)));
-    });
-  });
+  return CreateConvolution(
+      spec, device, stream, ConvolutionPass::kForward, shape,
+      [shape]<typename T>(std::type_identity<T>, const KernelArgs& args, StreamHandle to) {
+        return LaunchConvolution(to, shape, Input<T>(args, 0), Input<T>(args, 1),
+                                 Output<T>(args, 0));
+      });
 }
 
 KernelOr CreateConv2dInputGrad(const KernelSpec& spec, Device& device, Stream& stream) {
   const ConvolutionShape shape =
       ConvolutionOf(spec, spec.outputs[0], spec.inputs[0], spec.inputs[1]);
-  ASSIGN_OR_RETURN(const auto library,
-                   FindInLibrary(spec, device, stream, ConvolutionPass::kInputGrad, shape));
-  if (library != nullptr) return MakeLibraryKernel(spec, stream, library);
-  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
-    return MakeKernel(spec, stream, [spec, shape](const KernelArgs& args, CudaStream& to) {
-      return Launched(spec, LaunchConvolutionInputGrad(to.handle(), shape, Input<T>(args, 0),
-                                                       Input<T>(args, 1), Output<T>(args, 0)));
-    });
-  });
+  return CreateConvolution(
+      spec, device, stream, ConvolutionPass::kInputGrad, shape,
+      [shape]<typename T>(std::type_identity<T>, const KernelArgs& args, StreamHandle to) {
+        return LaunchConvolutionInputGrad(to, shape, Input<T>(args, 0), Input<T>(args, 1),
+                                          Output<T>(args, 0));
+      });
 }
 
 KernelOr CreateConv2dWeightGrad(const KernelSpec& spec, Device& device, Stream& stream) {
   const ConvolutionShape shape =
       ConvolutionOf(spec, spec.inputs[0], spec.outputs[0], spec.inputs[1]);
-  ASSIGN_OR_RETURN(const auto library,
-                   FindInLibrary(spec, device, stream, ConvolutionPass::kWeightGrad, shape));
-  if (library != nullptr) return MakeLibraryKernel(spec, stream, library);
-  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
-    return MakeKernel(spec, stream, [spec, shape](const KernelArgs& args, CudaStream& to) {
-      return Launched(spec, LaunchConvolutionWeightGrad(
-                                to.handle(), shape, Input<T>(args, 0), Input<T>(args, 1),
-                                AddsToResults(spec, args), Output<T>(args, 0)));
-    });
-  });
+  return CreateConvolution(
+      spec, device, stream, ConvolutionPass::kWeightGrad, shape,
+      [spec, shape]<typename T>(std::type_identity<T>, const KernelArgs& args, StreamHandle to) {
+        return LaunchConvolutionWeightGrad(to, shape, Input<T>(args, 0), Input<T>(args, 1),
+                                           AddsToResults(spec, args), Output<T>(args, 0));
+      });
 }
 
 // Between planes of x and of y. Without the attribute `window` it is the whole plane.

@@ -100,7 +100,8 @@ constexpr int kMaxAlgorithms = 16;
 
 // The first of those that `get` lists, fastest first, that may be used; none: null.
 template <typename Perf, typename Get>
-absl::StatusOr<std::optional<Perf>> Choose(const CudnnApi& api, DType dtype, const Get& get) {
+absl::StatusOr<std::optional<Perf>> Choose(const Descriptors& d, DType dtype, const Get& get) {
+  const CudnnApi& api = *d.api;
   std::array<Perf, kMaxAlgorithms> found = {};
   int count = 0;
   const cudnnStatus_t listed = get(kMaxAlgorithms, &count, found.data());
@@ -112,7 +113,11 @@ absl::StatusOr<std::optional<Perf>> Choose(const CudnnApi& api, DType dtype, con
     if (perf.determinism != CUDNN_DETERMINISTIC) continue;
     const bool is_allowed =
         dtype == DType::kF32 ? perf.mathType == CUDNN_FMA_MATH : IsExact(perf.algo);
-    if (is_allowed) return perf;
+    if (!is_allowed) continue;
+    // What is said of memory and determinism holds for the algorithm with this math type.
+    RETURN_IF_ERROR(
+        ToStatus(api, api.set_math(d.convolution, perf.mathType), "choosing an algorithm"));
+    return perf;
   }
   return std::nullopt;
 }
@@ -160,12 +165,12 @@ class Cudnn : public ConvolutionLibrary {
     const Descriptors& d = *descriptors;
     switch (pass) {
       case ConvolutionPass::kForward: {
-        ASSIGN_OR_RETURN(const auto chosen,
-                         Choose<cudnnConvolutionFwdAlgoPerf_t>(
-                             api_, dtype, [&](int most, int* count, auto* found) {
-                               return api_.get_forward(handle, d.x, d.weights, d.convolution, d.y,
-                                                       most, count, found);
-                             }));
+        ASSIGN_OR_RETURN(
+            const auto chosen,
+            Choose<cudnnConvolutionFwdAlgoPerf_t>(d, dtype, [&](int most, int* count, auto* found) {
+              return api_.get_forward(handle, d.x, d.weights, d.convolution, d.y, most, count,
+                                      found);
+            }));
         if (!chosen.has_value()) return nullptr;
         return MakeConvolution(std::move(descriptors), [handle, algorithm = chosen->algo](
                                                            const Descriptors& of,
@@ -177,12 +182,12 @@ class Cudnn : public ConvolutionLibrary {
         });
       }
       case ConvolutionPass::kInputGrad: {
-        ASSIGN_OR_RETURN(const auto chosen,
-                         Choose<cudnnConvolutionBwdDataAlgoPerf_t>(
-                             api_, dtype, [&](int most, int* count, auto* found) {
-                               return api_.get_input_grad(handle, d.weights, d.y, d.convolution,
-                                                          d.x, most, count, found);
-                             }));
+        ASSIGN_OR_RETURN(const auto chosen, Choose<cudnnConvolutionBwdDataAlgoPerf_t>(
+                                                d, dtype, [&](int most, int* count, auto* found) {
+                                                  return api_.get_input_grad(handle, d.weights, d.y,
+                                                                             d.convolution, d.x,
+                                                                             most, count, found);
+                                                }));
         if (!chosen.has_value()) return nullptr;
         return MakeConvolution(std::move(descriptors),
                                [handle, algorithm = chosen->algo](
@@ -195,12 +200,12 @@ class Cudnn : public ConvolutionLibrary {
                                });
       }
       case ConvolutionPass::kWeightGrad: {
-        ASSIGN_OR_RETURN(const auto chosen,
-                         Choose<cudnnConvolutionBwdFilterAlgoPerf_t>(
-                             api_, dtype, [&](int most, int* count, auto* found) {
-                               return api_.get_weight_grad(handle, d.x, d.y, d.convolution,
-                                                           d.weights, most, count, found);
-                             }));
+        ASSIGN_OR_RETURN(const auto chosen, Choose<cudnnConvolutionBwdFilterAlgoPerf_t>(
+                                                d, dtype, [&](int most, int* count, auto* found) {
+                                                  return api_.get_weight_grad(
+                                                      handle, d.x, d.y, d.convolution, d.weights,
+                                                      most, count, found);
+                                                }));
         if (!chosen.has_value()) return nullptr;
         return MakeConvolution(
             std::move(descriptors),

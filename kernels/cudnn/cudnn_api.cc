@@ -1,7 +1,6 @@
 #include "kernels/cudnn/cudnn_api.h"
 
-#include <dlfcn.h>
-
+#include "base/status_macros.h"
 #include "base/strings.h"
 #include "kernels/cuda/cuda_library.h"
 
@@ -10,13 +9,7 @@ namespace penstock::kernels::cuda {
 std::string CudnnLibraryName() { return StrCat("libcudnn.so.", CUDNN_MAJOR); }
 
 absl::StatusOr<CudnnApi> LoadCudnn(const std::string& name, const std::string& folder) {
-  std::string why;
-  void* const library = OpenCudaLibrary(name, folder, &why);
-  if (library == nullptr) {
-    return absl::FailedPreconditionError(
-        StrCat("cuDNN cannot be loaded (", why, "; neither is it in ", folder,
-               "): install it, or put its folder into LD_LIBRARY_PATH"));
-  }
+  ASSIGN_OR_RETURN(void* const library, OpenCudaLibrary("cuDNN", name, folder));
   CudnnApi api;
   std::string missing;
   const auto find = [&](const char* function_name, auto* function) {

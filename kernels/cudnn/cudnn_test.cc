@@ -31,6 +31,7 @@ struct Fake {
   int groups = 0;
   cudnnMathType_t math = CUDNN_DEFAULT_MATH;
   std::vector<cudnnConvolutionFwdAlgoPerf_t> forward;
+  std::vector<cudnnConvolutionBwdDataAlgoPerf_t> input_grad;
   std::vector<cudnnConvolutionBwdFilterAlgoPerf_t> weight_grad;
   cudnnStatus_t listed = CUDNN_STATUS_SUCCESS;
   cudnnStatus_t run = CUDNN_STATUS_SUCCESS;
@@ -120,6 +121,22 @@ CudnnApi FakeApi() {
                            cudnnConvolutionBwdFilterAlgoPerf_t* found) {
     return List(fake->weight_grad, most, count, found);
   };
+  api.get_input_grad = [](cudnnHandle_t, const cudnnFilterDescriptor_t,
+                          const cudnnTensorDescriptor_t, const cudnnConvolutionDescriptor_t,
+                          const cudnnTensorDescriptor_t, int most, int* count,
+                          cudnnConvolutionBwdDataAlgoPerf_t* found) {
+    return List(fake->input_grad, most, count, found);
+  };
+  api.input_grad = [](cudnnHandle_t, const void*, const cudnnFilterDescriptor_t, const void* w,
+                      const cudnnTensorDescriptor_t, const void* dy,
+                      const cudnnConvolutionDescriptor_t, cudnnConvolutionBwdDataAlgo_t algorithm,
+                      void* workspace, size_t, const void* beta, const cudnnTensorDescriptor_t,
+                      void* dx) {
+    fake->algorithms.push_back(algorithm);
+    fake->betas.push_back(*static_cast<const float*>(beta));
+    fake->operands = {w, dy, dx, workspace};
+    return fake->run;
+  };
   api.forward = [](cudnnHandle_t, const void* alpha, const cudnnTensorDescriptor_t, const void* x,
                    const cudnnFilterDescriptor_t, const void* w, const cudnnConvolutionDescriptor_t,
                    cudnnConvolutionFwdAlgo_t algorithm, void* workspace, size_t size,
@@ -157,6 +174,8 @@ Perf Candidate(Algorithm algorithm, cudnnMathType_t math, size_t memory = 0,
   return perf;
 }
 constexpr auto Forward = &Candidate<cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionFwdAlgo_t>;
+constexpr auto InputGrad =
+    &Candidate<cudnnConvolutionBwdDataAlgoPerf_t, cudnnConvolutionBwdDataAlgo_t>;
 constexpr auto WeightGrad =
     &Candidate<cudnnConvolutionBwdFilterAlgoPerf_t, cudnnConvolutionBwdFilterAlgo_t>;
 
@@ -252,6 +271,30 @@ TEST_F(CudnnTest, AddsToTheGradientOfWeights) {
   EXPECT_THAT(fake_.operands, ElementsAre(&x, &dy, &dw, nullptr));
   EXPECT_THAT(fake_.betas, ElementsAre(1));
   EXPECT_THAT(fake_.algorithms, ElementsAre(CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1));
+}
+
+TEST_F(CudnnTest, TheGradientOfTheInputIsMadeFromWeights) {
+  fake_.input_grad = {InputGrad(CUDNN_CONVOLUTION_BWD_DATA_ALGO_1, CUDNN_FMA_MATH, 0,
+                                CUDNN_DETERMINISTIC, CUDNN_STATUS_SUCCESS)};
+  const auto made = Create(ConvolutionPass::kInputGrad, DType::kF32);
+  ASSERT_TRUE(made.ok()) << made.status();
+  ASSERT_NE(*made, nullptr);
+  float w = 0;
+  float dy = 0;
+  float dx = 0;
+  EXPECT_EQ((*made)->Run(&w, &dy, &dx, /*adds=*/false, nullptr), absl::OkStatus());
+  EXPECT_THAT(fake_.operands, ElementsAre(&w, &dy, &dx, nullptr));
+  EXPECT_THAT(fake_.betas, ElementsAre(0));
+  EXPECT_THAT(fake_.algorithms, ElementsAre(CUDNN_CONVOLUTION_BWD_DATA_ALGO_1));
+}
+
+TEST_F(CudnnTest, AnAlgorithmRunsWithItsMathType) {
+  fake_.forward = {Forward(CUDNN_CONVOLUTION_FWD_ALGO_GEMM, CUDNN_DEFAULT_MATH, 0,
+                           CUDNN_DETERMINISTIC, CUDNN_STATUS_SUCCESS)};
+  const auto made = Create(ConvolutionPass::kForward, DType::kBF16);
+  ASSERT_TRUE(made.ok()) << made.status();
+  ASSERT_NE(*made, nullptr);
+  EXPECT_EQ(fake_.math, CUDNN_DEFAULT_MATH);
 }
 
 TEST_F(CudnnTest, WithoutAnAlgorithmThereIsNoConvolution) {

@@ -12,6 +12,7 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "graph/ops/equation.h"
 #include "planner/plan/recomputed_mark.h"
 #include "planner/sharding/execution_sharding.h"
 
@@ -80,12 +81,8 @@ std::optional<Equation> ProductOf(const Graph& graph, const Node& node) {
     if (graph.value(node.operands[0]).type.shape.size() > kMostLeading) return std::nullopt;
     return MatmulEquation(graph, node);
   }
-  std::string text = node.attributes.GetString("equation", "");
-  std::erase(text, ' ');
-  const size_t comma = text.find(',');
-  const size_t arrow = text.find("->");
-  return Equation{text.substr(0, comma), text.substr(comma + 1, arrow - comma - 1),
-                  text.substr(arrow + 2)};
+  const graph::ops::Equation equation = graph::ops::EquationOf(node.attributes);
+  return Equation{equation.operands[0], equation.operands[1], equation.result};
 }
 
 bool IsTanhGelu(const Node& node) {
@@ -103,12 +100,11 @@ class Fuser {
 
   absl::StatusOr<Graph> Run() {
     Find(/*with_bias_grads=*/true);
-    ASSIGN_OR_RETURN(std::optional<Graph> out, Copy());
-    if (out.has_value()) return *std::move(out);
-    // Two of them, each of which would come before the other: no training step has such a pair.
+    if (std::optional<Graph> out = Copy(); out.has_value()) return *std::move(out);
+    // Two gradients of biases would each have to come before the other, which no training step has:
+    // they stay apart.
     Find(/*with_bias_grads=*/false);
-    ASSIGN_OR_RETURN(out, Copy());
-    if (out.has_value()) return *std::move(out);
+    if (std::optional<Graph> out = Copy(); out.has_value()) return *std::move(out);
     return absl::InternalError("nodes that are joined would wait for each other");
   }
 
@@ -327,7 +323,7 @@ class Fuser {
   }
 
   // None: nodes wait for each other.
-  absl::StatusOr<std::optional<Graph>> Copy() {
+  std::optional<Graph> Copy() {
     out_ = Graph(in_.name());
     out_.mutable_meshes() = in_.meshes();
     out_.ReserveNames(in_);
@@ -336,13 +332,13 @@ class Fuser {
     now_node_.assign(in_.num_nodes(), kNoNode);
     std::vector<NodeId> waiting;
     for (NodeId id = 0; id < in_.num_nodes(); ++id) {
-      ASSIGN_OR_RETURN(bool is_made, Make(id));
+      bool is_made = Make(id);
       if (!is_made) waiting.push_back(id);
       while (is_made && !waiting.empty()) {
         is_made = false;
         std::vector<NodeId> still;
         for (const NodeId other : waiting) {
-          ASSIGN_OR_RETURN(const bool is_ready, Make(other));
+          const bool is_ready = Make(other);
           is_made |= is_ready;
           if (!is_ready) still.push_back(other);
         }
@@ -357,7 +353,7 @@ class Fuser {
   }
 
   // False, with nothing done, if the node needs what is not made yet.
-  absl::StatusOr<bool> Make(NodeId id) {
+  bool Make(NodeId id) {
     const Fate& fate = fates_[id];
     if (fate.kind == Fate::kJoined) return true;
     Node node = in_.node(id);
