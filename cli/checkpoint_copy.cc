@@ -33,14 +33,15 @@ std::vector<uint32_t> FirstOfProcesses(const Job& job, uint32_t num_devices) {
   return first;
 }
 
-// Adds the bytes of the tiles of a state, each to the first device of its process that holds it.
-void AddTiles(const planner::StatePlan& state, const std::vector<uint32_t>& first_of_processes,
-              std::vector<uint64_t>* bytes) {
+// Adds `times` the bytes of the tiles of a state, each to the first device of its process that
+// holds it.
+void AddTiles(const planner::StatePlan& state, uint64_t times,
+              const std::vector<uint32_t>& first_of_processes, std::vector<uint64_t>* bytes) {
   std::set<std::tuple<uint32_t, Shape, Shape>> tiles;  // process, offset and shape
   for (const planner::StatePlacement& placement : state.placements) {
     const uint32_t process = first_of_processes[placement.device];
     const bool is_new = tiles.emplace(process, placement.tile.offset, placement.tile.shape).second;
-    if (is_new) (*bytes)[placement.device] += placement.tile.num_bytes();
+    if (is_new) (*bytes)[placement.device] += times * placement.tile.num_bytes();
   }
 }
 
@@ -50,7 +51,9 @@ std::vector<uint64_t> BytesOfDevices(const Job& job, const planner::Plan& plan) 
   if (job.checkpoint.path.empty()) return bytes;
   const std::vector<uint32_t> first_of_processes =
       FirstOfProcesses(job, static_cast<uint32_t>(plan.devices.size()));
-  for (const planner::StatePlan& state : plan.states) AddTiles(state, first_of_processes, &bytes);
+  for (const planner::StatePlan& state : plan.states) {
+    AddTiles(state, 1, first_of_processes, &bytes);
+  }
   return bytes;
 }
 
@@ -70,9 +73,7 @@ absl::StatusOr<std::vector<uint64_t>> BytesOfDevices(const Job& job,
   }
   for (const auto& [key, states] : alike) {
     ASSIGN_OR_RETURN(const planner::StatePlan state, planner::ExpandState(plan, states.first));
-    std::vector<uint64_t> of_one(plan.num_devices(), 0);
-    AddTiles(state, first_of_processes, &of_one);
-    for (size_t d = 0; d < bytes.size(); ++d) bytes[d] += states.second * of_one[d];
+    AddTiles(state, states.second, first_of_processes, &bytes);
   }
   return bytes;
 }
@@ -138,9 +139,9 @@ uint64_t CheckpointCopyBytes(const Job& job, const planner::Plan& plan, uint32_t
   return num_bytes;
 }
 
-absl::StatusOr<uint64_t> CheckpointCopyBytes(const Job& job, const planner::FoldedPlan& plan) {
-  ASSIGN_OR_RETURN(const std::vector<uint64_t> bytes, BytesOfDevices(job, plan));
-  return std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
+uint64_t CheckpointCopies::total() const {
+  return std::accumulate(device_bytes.begin(), device_bytes.end(), uint64_t{0}) +
+         std::accumulate(host_bytes.begin(), host_bytes.end(), uint64_t{0});
 }
 
 CheckpointCopies CheckpointCopiesOf(const Job& job, const planner::Plan& plan) {

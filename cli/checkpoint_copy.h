@@ -26,14 +26,13 @@ namespace penstock::cli {
 uint64_t CheckpointCopyBytes(const Job& job, const planner::Plan& plan, uint32_t first = 0,
                              uint32_t count = UINT32_MAX);
 
-// Of all processes, where the plan may be too large to expand.
-absl::StatusOr<uint64_t> CheckpointCopyBytes(const Job& job, const planner::FoldedPlan& plan);
-
-// The same for each device. A tile that several devices of a process hold is copied once, for the
+// For each device. A tile that several devices of a process hold is copied once, for the
 // first of them. Copies lie in the memory of the host: for a CPU, that of the device.
 struct CheckpointCopies {
   std::vector<uint64_t> device_bytes = {};  // empty: no checkpoints
   std::vector<uint64_t> host_bytes = {};    // of devices with a memory of their own
+
+  uint64_t total() const;  // of all devices, on both
 };
 CheckpointCopies CheckpointCopiesOf(const Job& job, const planner::Plan& plan);
 absl::StatusOr<CheckpointCopies> CheckpointCopiesOf(const Job& job,

@@ -50,7 +50,7 @@ TEST(CheckpointCopyTest, IsWhatProcessesCopy) {
       const uint64_t expected = CopiedBytes(plan, processes, 0, num_devices);
       EXPECT_GT(expected, 0u);
       EXPECT_EQ(CheckpointCopyBytes(job, plan), expected);
-      EXPECT_EQ(CheckpointCopyBytes(job, folded).value(), expected);
+      EXPECT_EQ(CheckpointCopiesOf(job, folded).value().total(), expected);
       const uint32_t half = num_devices / 2;
       EXPECT_EQ(CheckpointCopyBytes(job, plan, 0, half), CopiedBytes(plan, processes, 0, half));
       EXPECT_EQ(CheckpointCopyBytes(job, plan, half, num_devices - half),
@@ -95,7 +95,7 @@ TEST(CheckpointCopyTest, IsAddedToWhatTheFullestDeviceOfAGroupNeeds) {
 
 TEST(CheckpointCopyTest, IsNothingWithoutCheckpoints) {
   const planner::FoldedPlan folded = FoldedTrainingPlan();
-  EXPECT_EQ(CheckpointCopyBytes(Job(), folded).value(), 0u);
+  EXPECT_EQ(CheckpointCopiesOf(Job(), folded).value().total(), 0u);
   EXPECT_EQ(CheckpointCopyBytes(Job(), planner::ExpandPlan(folded).value()), 0u);
   EXPECT_EQ(CheckpointCopyNote(Job(), 0), "");
 }
@@ -103,8 +103,9 @@ TEST(CheckpointCopyTest, IsNothingWithoutCheckpoints) {
 // 4,096 devices in as many processes: no plan of all devices is made.
 TEST(CheckpointCopyTest, IsCountedOfManyDevices) {
   const planner::FoldedPlan many = FoldedTrainingPlan({.dp = 1024});
-  const uint64_t of_two = CheckpointCopyBytes(JobOf(8), FoldedTrainingPlan({.dp = 2})).value();
-  EXPECT_EQ(CheckpointCopyBytes(JobOf(4096), many).value(), 512 * of_two);
+  const uint64_t of_two =
+      CheckpointCopiesOf(JobOf(8), FoldedTrainingPlan({.dp = 2})).value().total();
+  EXPECT_EQ(CheckpointCopiesOf(JobOf(4096), many).value().total(), 512 * of_two);
 }
 
 }  // namespace

@@ -245,11 +245,10 @@ absl::Status Plan(const Environment& environment, const Options& options) {
     RETURN_IF_ERROR(svg.status());
     RETURN_IF_ERROR(WriteTextFile(options.svg, *svg));
   }
-  ASSIGN_OR_RETURN(const uint64_t copy_bytes, CheckpointCopyBytes(job, plan));
   ASSIGN_OR_RETURN(const CheckpointCopies copies, CheckpointCopiesOf(job, plan));
   AddCheckpointCopies(copies, graph.device_groups, &estimate);
   std::string note = MemoryNote(graph, estimate);
-  if (note.empty() && graph.machine.has_value()) note = MemoryNote(*graph.machine, plan);
+  if (note.empty() && graph.machine.has_value()) note = MemoryNote(*graph.machine, plan, copies);
   environment.err << note;
   if (options.has_explanation) StrAppend(&explanation, ExplainPlan(graph, estimate));
   const double search_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
@@ -267,7 +266,7 @@ absl::Status Plan(const Environment& environment, const Options& options) {
                            {"collectives", counts.collectives},
                            {"predicted_step_time_s", plan.common.predicted_step_s},
                            {"predicted_peak_memory_bytes", PeakMemory(plan, copies)},
-                           {"checkpoint_copy_bytes", copy_bytes},
+                           {"checkpoint_copy_bytes", copies.total()},
                            {"search_time_s", search_s},
                            {"unasked_gathers", GathersJson(gathers)}};
     json.update(ExplainPlanJson(graph, estimate));
@@ -277,7 +276,7 @@ absl::Status Plan(const Environment& environment, const Options& options) {
   }
   ASSIGN_OR_RETURN(const std::string summary, SummarizePlan(plan, copies));
   environment.out << explanation << summary << DescribeGathers(gathers)
-                  << CheckpointCopyNote(job, copy_bytes) << "      compiled in "
+                  << CheckpointCopyNote(job, copies.total()) << "      compiled in "
                   << FormatSeconds(search_s) << "\n";
   return absl::OkStatus();
 }

@@ -38,8 +38,8 @@ struct Options {
   bool is_json = false;
 };
 
-// GPUs of this machine: the first one is measured. What joins them is not: it is that of the preset
-// for as many GPUs.
+// Describes GPUs of this machine by what is measured on the first one. The links between them are
+// not measured: they are those within a node of the preset hgx-h100.
 absl::StatusOr<planner::Cluster> MeasureGpus(const Environment& environment,
                                              const Options& options) {
   const kernels::GpuSystem system = kernels::FindGpus();
@@ -55,11 +55,14 @@ absl::StatusOr<planner::Cluster> MeasureGpus(const Environment& environment,
                    bench::MeasureDeviceKind(*device, environment.registries.cuda_kernels, {}));
   kind.name = system.gpus[0].name;
   kind.memory_bytes = static_cast<int64_t>(system.gpus[0].memory_bytes);
-  ASSIGN_OR_RETURN(const planner::Cluster preset,
-                   planner::FindClusterPreset(StrCat("hgx-h100:", num_devices)));
+  // One node of the preset, with as many GPUs as are asked for.
+  ASSIGN_OR_RETURN(const planner::Cluster preset, planner::FindClusterPreset("hgx-h100:1"));
   planner::ClusterSpec spec = preset.spec();
   spec.name = HostName();
-  kind.host_memory_bytes = spec.kinds[0].host_memory_bytes;
+  spec.levels.resize(1);
+  spec.levels[0].fan_out = {num_devices};
+  const auto host_bytes = std::min<uint64_t>(MachineMemoryBytes(), planner::kMaxMemoryBytes);
+  kind.host_memory_bytes = static_cast<int64_t>(host_bytes) / num_devices;
   spec.kinds = {std::move(kind)};
   return planner::Cluster::Create(std::move(spec));
 }

@@ -203,10 +203,10 @@ absl::Status Run(const Environment& environment_of_call, const RunOptions& optio
               "position of other data\n");
   }
   const auto num_devices = static_cast<int64_t>(program.plan.devices.size());
+  const CheckpointCopies copies = CheckpointCopiesOf(job, program.plan);
   environment.err << ProcessNote(job, std::min(job.cluster.processes, num_devices)) << program.text
-                  << SummarizePlan(program.plan, CheckpointCopiesOf(job, program.plan))
-                  << CheckpointCopyNote(job, CheckpointCopyBytes(job, program.plan)) << start.note
-                  << std::flush;
+                  << SummarizePlan(program.plan, copies) << CheckpointCopyNote(job, copies.total())
+                  << start.note << std::flush;
   if (options.is_dry) return ReportDryRun(environment, options, job, program.plan);
   return RunJob(given, environment, lines, options, job, std::move(program), std::move(feeds),
                 std::move(start), std::move(checkpoints));

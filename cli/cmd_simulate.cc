@@ -15,6 +15,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "cli/checkpoint_copy.h"
 #include "cli/compile_job.h"
 #include "cli/environment.h"
 #include "cli/explain.h"
@@ -97,6 +98,7 @@ absl::StatusOr<Simulated> ReadPlanFile(const Environment& environment, const Opt
   RETURN_IF_ERROR(planner::CheckKernelTiles(environment.registries.ops,
                                             plan.is_folded() ? plan.kernels : plan.common.kernels));
   ASSIGN_OR_RETURN(planner::Machine machine, MachineOfFile(options, plan.num_devices()));
+  environment.err << MemoryNote(machine, plan);
   return Simulated{std::move(plan), std::move(machine)};
 }
 
@@ -117,7 +119,8 @@ absl::StatusOr<Simulated> CompileJob(const Environment& environment, const Optio
   ASSIGN_OR_RETURN(planner::FoldedPlan plan,
                    CompileFoldedGraph(environment.registries, std::move(graph.graph), settings));
   ASSIGN_OR_RETURN(planner::Machine machine, MachineOf(job, graph.num_devices));
-  environment.err << MemoryNote(machine, plan);
+  ASSIGN_OR_RETURN(const CheckpointCopies copies, CheckpointCopiesOf(job, plan));
+  environment.err << MemoryNote(machine, plan, copies);
   return Simulated{std::move(plan), std::move(machine)};
 }
 

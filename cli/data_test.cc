@@ -12,7 +12,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "base/machine.h"
 #include "base/strings.h"
+#include "tests/support/memory.h"
 #include "tests/support/temp_folder.h"
 
 namespace penstock::cli {
@@ -178,34 +180,23 @@ TEST_F(FolderTest, PartsOfATextOfManyFilesAreThoseOfOne) {
   const std::vector<uint8_t> bytes(all.begin(), all.end());
   EXPECT_EQ(Values(MakeBatch(tokens, {0, 69'990, middle}, 50).labels),
             Values(MakeBatch(bytes, {0, 69'990, middle}, 50).labels));
-  EXPECT_EQ(tokens.FindAtLeast(255), TokenSpan(bytes).FindAtLeast(255));
-  EXPECT_EQ(tokens.FindAtLeast(256), -1);
-}
-
-// Of this process, by the name of a line of /proc/self/status: all, or without mapped files.
-int64_t BytesOf(const std::string& name) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind(name + ":", 0) == 0) return std::stoll(line.substr(name.size() + 1)) * 1024;
-  }
-  return -1;
 }
 
 TEST_F(FolderTest, LongTextsTakeLittleMemory) {
   constexpr int64_t kSize = int64_t{256} << 20;
   Write("long", "text");
   fs::resize_file(folder_ / "long", kSize);
-  const int64_t before = BytesOf("VmRSS");
-  const int64_t own_before = BytesOf("RssAnon");
+  const auto before = static_cast<int64_t>(ResidentBytes());
+  const int64_t own_before = testing::AnonymousBytes();
   const absl::StatusOr<Corpus> corpus = LoadCorpus({folder_.string()}, 64);
   ASSERT_TRUE(corpus.ok()) << corpus.status();
   EXPECT_EQ(corpus->train_tokens().size() + corpus->validation_tokens().size(), kSize);
   EXPECT_GT(corpus->unigram_entropy, 0);
-  EXPECT_LT(BytesOf("VmRSS") - before, kSize / 8);
+  EXPECT_LT(static_cast<int64_t>(ResidentBytes()) - before, kSize / 8);
   // What batches read stays mapped as long as there is memory.
   const Batches batches(corpus->train_tokens(), 8, 64, 1);
   for (int64_t step = 0; step < 20; ++step) batches.Get(step);
-  EXPECT_LT(BytesOf("RssAnon") - own_before, kSize / 8);
+  EXPECT_LT(testing::AnonymousBytes() - own_before, kSize / 8);
 }
 
 TEST_F(FolderTest, FilesAreSortedAndSymbolicLinksSkipped) {

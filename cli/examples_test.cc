@@ -17,6 +17,7 @@
 #include "nlohmann/json.hpp"
 
 #include "base/random.h"
+#include "tests/support/memory.h"
 #include "tests/support/run_fixture.h"
 #include "tests/support/temp_folder.h"
 
@@ -88,17 +89,10 @@ TEST(NpyExamplesTest, ImagesAreReadFromTheMappedFile) {
   const std::string classes = (folder.path() / "labels.npy").string();
   ASSERT_TRUE(WriteNpy(images, pixels).ok());
   ASSERT_TRUE(WriteNpy(classes, labels).ok());
-  const auto anonymous_bytes = [] {
-    std::ifstream status("/proc/self/status");
-    for (std::string line; std::getline(status, line);) {
-      if (line.rfind("RssAnon:", 0) == 0) return std::stoll(line.substr(8)) * 1024;
-    }
-    return -1LL;
-  };
-  const int64_t before = anonymous_bytes();
+  const int64_t before = testing::AnonymousBytes();
   const auto examples = ReadNpyExamples(images, classes, 0.5);
   ASSERT_TRUE(examples.ok()) << examples.status();
-  EXPECT_LT(anonymous_bytes() - before, pixels.num_elements() / 8);
+  EXPECT_LT(testing::AnonymousBytes() - before, pixels.num_elements() / 8);
   EXPECT_EQ(examples->row_size, kRowSize);
   std::vector<float> row(kRowSize);
   examples->ReadRow(2999, absl::MakeSpan(row));

@@ -391,15 +391,20 @@ std::string MemoryNote(const JobGraph& job, const StepEstimate& estimate) {
   return StrCat("note: predicted not to fit into memory: ", planner::WhatLimits(candidate), "\n");
 }
 
-std::string MemoryNote(const planner::Machine& machine, const planner::FoldedPlan& plan) {
+std::string MemoryNote(const planner::Machine& machine, const planner::FoldedPlan& plan,
+                       const CheckpointCopies& copies) {
   if (plan.num_devices() > machine.cluster.num_devices()) return "";
   std::vector<uint64_t> memory_bytes;
   for (uint32_t device = 0; device < plan.num_devices(); ++device) {
-    memory_bytes.push_back(static_cast<uint64_t>(machine.cluster.KindOf(device).memory_bytes));
+    const auto memory = static_cast<uint64_t>(machine.cluster.KindOf(device).memory_bytes);
+    const uint64_t copied = copies.device_bytes.empty() ? 0 : copies.device_bytes[device];
+    memory_bytes.push_back(memory - std::min(memory, copied));
   }
   const absl::Status fits = planner::CheckFits(plan, memory_bytes);
   if (fits.ok()) return "";
-  return StrCat("note: the plan does not fit into memory: ", ToStd(fits.message()), "\n");
+  return StrCat("note: the plan does not fit into memory",
+                copies.device_bytes.empty() ? "" : " beside the copies for checkpoints", ": ",
+                ToStd(fits.message()), "\n");
 }
 
 }  // namespace penstock::cli

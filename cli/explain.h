@@ -8,6 +8,7 @@
 
 #include <string>
 
+#include "cli/checkpoint_copy.h"
 #include "cli/job_graph.h"
 #include "nlohmann/json_fwd.hpp"
 
@@ -27,8 +28,10 @@ nlohmann::json ExplainPlanJson(const JobGraph& job, const planner::StepEstimate&
 // "note: ..." where the plan is predicted not to fit into the memory of its devices; else empty.
 std::string MemoryNote(const JobGraph& job, const planner::StepEstimate& estimate);
 
-// Likewise, of what the plan itself says that a device needs.
-std::string MemoryNote(const planner::Machine& machine, const planner::FoldedPlan& plan);
+// The same from the arenas of the compiled plan, which are exact where the estimate is not, and the
+// copies for checkpoints that lie beside them.
+std::string MemoryNote(const planner::Machine& machine, const planner::FoldedPlan& plan,
+                       const CheckpointCopies& copies = {});
 
 }  // namespace penstock::cli
 

@@ -40,7 +40,6 @@ absl::StatusOr<std::unique_ptr<Generator>> Generator::Start(const Registries& re
   used.strategy.cp = 1;
   used.strategy.ulysses = false;
   used.strategy.sp = false;
-  used.strategy.offload = planner::Offload::kNone;  // of the optimizer's states and for gradients
   const int64_t dp = used.strategy.dp;
   slots = (std::max<int64_t>(slots, 1) + dp - 1) / dp * dp;
   auto generator = absl::WrapUnique(new Generator(model, slots));

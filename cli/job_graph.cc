@@ -341,7 +341,7 @@ absl::Status LayOutByMesh(const Job& job, const std::optional<Strategy>& given,
   }
   // Of a strategy, what no mesh says.
   Strategy strategy = given.value_or(Strategy());
-  RETURN_IF_ERROR(SetRecompute(job, &strategy));
+  if (!given.has_value()) RETURN_IF_ERROR(SetRecompute(job, &strategy));
   if (strategy.splits_by_cost) {
     return refuse(StrCat("splits = cost: ", job.model.file, " is laid out by its mesh ", mesh.name,
                          "; leave out either"));

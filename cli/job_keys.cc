@@ -576,10 +576,8 @@ const std::vector<Key>& Keys() {
        "divided by its CPU devices)",
        Integer([](Job& j) { return &j.cluster.threads; }, 1, 1 << 10)},
       {"cluster.graphs",
-       "Whether GPUs launch phases that repeat as CUDA graphs: \"on\" or \"off\". The results are "
-       "the same (\"on\")",
-       Choice([](Job& j) { return &j.cluster.captures_graphs; },
-              std::vector<std::pair<std::string_view, bool>>{{"on", true}, {"off", false}})},
+       "Whether GPUs launch phases that repeat as CUDA graphs; the results are the same (true)",
+       Boolean([](Job& j) { return &j.cluster.captures_graphs; })},
       {"cluster.node_timeout",
        "Seconds without an answer after which a process of the job counts as lost (3.3)",
        Number([](Job& j) { return &j.cluster.node_timeout; }, 0.5, 3600, "0.5 to 3600")},

@@ -202,12 +202,13 @@ absl::StatusOr<graph::Graph> BuildForwardGraph(const Registries& registries, con
   ASSIGN_OR_RETURN(graph::Graph graph,
                    graph::BuildModelGraph(registries.ops, *model.model, model.config, use, batch));
   // Not worth a search: what the model names.
-  planner::Strategy by_hints = strategy;
-  by_hints.splits_by_cost = false;
-  // They are for the gradients. A batch need not divide into sub-batches here.
-  by_hints.sub_batches = 1;
-  by_hints.recompute = planner::Recompute::kNone;
-  RETURN_IF_ERROR(planner::ApplyStrategy(by_hints, 1, model.model->tensor_splits, graph));
+  planner::Strategy used = strategy;
+  used.splits_by_cost = false;
+  // These serve the backward pass and the optimizer, and a batch need not divide into sub-batches.
+  used.sub_batches = 1;
+  used.recompute = planner::Recompute::kNone;
+  used.offload = planner::Offload::kNone;
+  RETURN_IF_ERROR(planner::ApplyStrategy(used, 1, model.model->tensor_splits, graph));
   RETURN_IF_ERROR(planner::AssignStages(strategy.num_stages(), graph));
   return graph;
 }

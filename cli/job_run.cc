@@ -255,7 +255,7 @@ class JobRun {
     const absl::Status trained = trainer.Run(&summary_);
     is_done_before_ = trained.ok() && summary_.steps == 0;
     last_step_ = LastTraced(trainer);
-    AddGraphs(*session);
+    if (trained.ok()) AddGraphs(*session);
     events_ = session->TakeTrace();
     if (!trained.ok() && is_trace_wanted_ && events_.empty()) {
       // The job was aborted: what devices of this process have recorded is still there.

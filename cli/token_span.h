@@ -43,13 +43,9 @@ class TokenSpan {
     return static_cast<int64_t>(token);
   }
   // The first token that is not less than `limit`, or that no int64_t holds; -1: there is none.
-  // REQUIRES: limit >= 0.
+  // REQUIRES: limit >= 0, and the tokens lie in one place.
   int64_t FindAtLeast(int64_t limit) const {
     const auto unsigned_limit = static_cast<uint64_t>(limit);
-    for (int64_t i = 0; !pieces_.empty() && i < size_; ++i) {
-      if ((*this)[i] >= limit) return i;
-    }
-    if (!pieces_.empty()) return -1;
     switch (width_) {
       case 1:
         return FindAtLeast<uint8_t>(unsigned_limit);
@@ -68,12 +64,14 @@ class TokenSpan {
     part.data_ = pieces_.empty() ? data_ + first * width_ : nullptr;
     return part;
   }
-  // The memory of the first tokens, at most `most` bytes.
+  // A copy of the memory of the first tokens, at most `most` bytes.
   std::vector<uint8_t> Head(int64_t most) const {
     const int64_t num_bytes = std::min(size_ * width_, most);
     if (pieces_.empty()) return {data_, data_ + num_bytes};
-    std::vector<uint8_t> bytes;
-    for (int64_t i = 0; i < num_bytes; ++i) bytes.push_back(static_cast<uint8_t>((*this)[i]));
+    std::vector<uint8_t> bytes(static_cast<size_t>(num_bytes));
+    for (int64_t i = 0; i < num_bytes; ++i) {
+      bytes[static_cast<size_t>(i)] = static_cast<uint8_t>((*this)[i]);
+    }
     return bytes;
   }
 

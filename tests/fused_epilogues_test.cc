@@ -114,6 +114,22 @@ TEST_F(FusedStepTest, LossesInMixedPrecisionAreNearlyTheSame) {
   ASSERT_EQ(apart.returns.size(), joined.returns.size());
   const float loss = *apart.returns[0].As<float>();
   EXPECT_NEAR(*joined.returns[0].As<float>(), loss, 1e-3 * std::abs(loss));
+  // Gradients, too: the first moments are a part of them.
+  int num_moments = 0;
+  for (const auto& [name, tensor] : apart.assigned) {
+    if (name.size() < 2 || name.substr(name.size() - 2) != ".m") continue;
+    ++num_moments;
+    const Tensor& other = joined.assigned.at(name);
+    double difference = 0;
+    double size = 0;
+    for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+      const double value = tensor.As<float>()[i];
+      difference += std::pow(other.As<float>()[i] - value, 2);
+      size += value * value;
+    }
+    EXPECT_LT(std::sqrt(difference), 3e-2 * std::sqrt(size)) << name;
+  }
+  EXPECT_GT(num_moments, 10);
 }
 
 }  // namespace

@@ -156,8 +156,8 @@ class KnownAnswersTest : public SearchTest {
     return FindStrategy(problem);
   }
 
-  // Collectives of the lowered training step.
-  int CountAllReduces(const Strategy& strategy, int64_t batch, int64_t width) {
+  // The training step of the MLP under a strategy, before any pass.
+  graph::Graph Train(const Strategy& strategy, int64_t batch, int64_t width) {
     graph::Graph forward = *graph::ParseGraph(MlpText(batch, width), "mlp.pst", ops_);
     graph::TrainingOptions training;
     training.clip_norm = 0;
@@ -169,6 +169,12 @@ class KnownAnswersTest : public SearchTest {
       EXPECT_TRUE(SplitByCost(strategy, options, graph).ok());
     }
     EXPECT_TRUE(AssignStages(1, graph).ok());
+    return graph;
+  }
+
+  // Collectives of the lowered training step.
+  int CountAllReduces(const Strategy& strategy, int64_t batch, int64_t width) {
+    graph::Graph graph = Train(strategy, batch, width);
     EXPECT_TRUE(RunPasses(CompilePasses(ops_), {}, &graph).ok());
     return static_cast<int>(
         std::count_if(graph.nodes().begin(), graph.nodes().end(), [&](const graph::Node& node) {
@@ -177,20 +183,15 @@ class KnownAnswersTest : public SearchTest {
         }));
   }
 
-  // Of the whole plan, whose buckets join gradients; but that of the loss, which is a scalar.
+  // Collectives of the compiled plan, where buckets join gradients; without that of the loss, which
+  // is a scalar.
   int CountCollectivesOfPlan(const Strategy& strategy, int64_t batch, int64_t width) {
-    graph::Graph forward = *graph::ParseGraph(MlpText(batch, width), "mlp.pst", ops_);
-    graph::TrainingOptions training;
-    training.clip_norm = 0;
-    graph::Graph graph = *graph::BuildTrainingGraph(ops_, std::move(forward), training);
-    EXPECT_TRUE(ApplyStrategy(strategy, 1, MlpHints(), graph).ok());
-    EXPECT_TRUE(AssignStages(1, graph).ok());
     const kernels::KernelRegistry kernels = kernels::CpuKernels();
     CompileOptions options;
     options.policies = &policies_;
     options.kernels = kernels::TraitsOf(kernels, 1);
     options.machine = &*machine_;
-    const absl::StatusOr<Plan> plan = Compile(ops_, std::move(graph), options);
+    const absl::StatusOr<Plan> plan = Compile(ops_, Train(strategy, batch, width), options);
     EXPECT_TRUE(plan.ok()) << plan.status();
     if (!plan.ok()) return 0;
     return static_cast<int>(std::count_if(

@@ -191,8 +191,10 @@ absl::Status SplitByCost(const Strategy& strategy, const SplitOptions& options, 
     const Sharding& chosen = choice->shardings[static_cast<size_t>(value)];
     for (size_t d = 0; d < sharding.dims.size(); ++d) {
       const std::vector<AxisRef>& axes = chosen.dims[d].axes;
-      if (std::find(axes.begin(), axes.end(), spatial_axis) != axes.end()) {
-        sharding.dims[d].axes.push_back(axis);
+      std::vector<AxisRef>& split = sharding.dims[d].axes;
+      const bool is_stated = std::find(split.begin(), split.end(), axis) != split.end();
+      if (!is_stated && std::find(axes.begin(), axes.end(), spatial_axis) != axes.end()) {
+        split.push_back(axis);
       }
     }
     graph.mutable_value(value).sharding = std::move(sharding);

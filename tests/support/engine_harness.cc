@@ -28,9 +28,11 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
     const planner::PolicyRegistry& policies) {
   RETURN_IF_ERROR(actors::CheckPlan(plan));
   std::unique_ptr<EngineHarness> harness(new EngineHarness(std::move(plan), options.seed));
-  if (options.is_emulated) harness->emulated_kernels_ = kernels::EmulatedKernels(kernels);
-  if (options.adapt_kernels) {
-    harness->emulated_kernels_ = options.adapt_kernels(std::move(harness->emulated_kernels_));
+  if (options.is_emulated) {
+    harness->emulated_kernels_ = kernels::EmulatedKernels(kernels);
+    if (options.adapt_kernels) {
+      harness->emulated_kernels_ = options.adapt_kernels(std::move(harness->emulated_kernels_));
+    }
   }
   const planner::Plan& checked = harness->plan_;
   const auto num_devices = static_cast<uint32_t>(checked.devices.size());

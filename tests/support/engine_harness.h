@@ -32,7 +32,7 @@ struct HarnessOptions {
   size_t trace_capacity = 0;
   int64_t trace_every = 1;
   bool captures_graphs = true;
-  // Of emulated devices, instead of their kernels.
+  // Applied to the kernels of emulated devices. REQUIRES: is_emulated.
   std::function<kernels::KernelRegistry(kernels::KernelRegistry)> adapt_kernels = nullptr;
   bool is_split = false;  // devices of a stage as if each were in a process of its own
   std::function<void(const actors::DeviceStepReport&)> on_step_done = nullptr;

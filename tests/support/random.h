@@ -16,6 +16,7 @@ class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}
 
+  // 0 where there is nothing below: in tensors without elements.
   int64_t Below(int64_t n) {
     return n <= 0 ? 0 : static_cast<int64_t>(engine_() % static_cast<uint64_t>(n));
   }

@@ -363,7 +363,8 @@ absl::StatusOr<RandomCase> MakeCase(const graph::OpRegistry& ops, uint64_t seed,
 }  // namespace
 
 absl::StatusOr<RandomCase> MakeRandomCase(const graph::OpRegistry& ops, uint64_t seed) {
-  // Not all operators take tensors without elements: what has an index needs something to index.
+  // Some operators refuse tensors without elements: an index needs something to index. Such a case
+  // is made again without them, which hides an operator that refuses them by mistake.
   if (seed % 16 == 9) {
     absl::StatusOr<RandomCase> made = MakeCase(ops, seed, /*may_be_empty=*/true);
     if (made.ok()) return made;
