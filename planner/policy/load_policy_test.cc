@@ -2,11 +2,14 @@
 
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "base/strings.h"
 #include "planner/policy/pipeline.h"
+#include "planner/policy/policy.h"
 #include "tests/support/temp_folder.h"
 
 namespace penstock::planner {
@@ -27,6 +30,25 @@ TEST(LoadPolicyTest, TheExampleFillsTheBubbleWithWeightGradients) {
   ASSERT_TRUE(timeline.ok()) << timeline.status();
   EXPECT_LT(timeline->makespan_s, 33);  // what 1f1b takes
   EXPECT_THAT(timeline->peak_activations, Each(Le(4)));
+}
+
+// The comparisons of the examples give the orders of the built-in policies, whatever the stages
+// take.
+TEST(LoadPolicyTest, TheComparisonsAreGPipeAnd1F1B) {
+  const PolicyRegistry builtin = BuiltinPolicies();
+  for (const auto& [file, name] : {std::pair("gpipe", "gpipe"), std::pair("one_f_one_b", "1f1b")}) {
+    const auto policy = LoadPolicy(StrCat(PENSTOCK_EXAMPLES "/example_", file, ".so"));
+    ASSERT_TRUE(policy.ok()) << policy.status();
+    for (const int groups : {1, 2, 4, 7}) {
+      const Pipeline pipeline =
+          *MakePipeline({.num_groups = groups, .num_microbatches = 9, .splits_backward = false});
+      const absl::StatusOr<PipelineOrders> orders = PlanPipeline(**policy, pipeline);
+      ASSERT_TRUE(orders.ok()) << orders.status();
+      const absl::StatusOr<PipelineOrders> known = PlanPipeline(*builtin.Find(name), pipeline);
+      ASSERT_TRUE(known.ok()) << known.status();
+      EXPECT_EQ(*orders, *known) << name << " on " << groups;
+    }
+  }
 }
 
 TEST(LoadPolicyTest, WhatIsNoPolicyIsAnError) {
