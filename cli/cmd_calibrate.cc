@@ -127,7 +127,8 @@ void AddCalibrateCommand(CLI::App& app, const Environment& environment, Action* 
       kHelpColumns, 0));
   command->add_option("ROWS", options->rows, "Measured steps")->required()->option_text("ROWS.csv");
   command
-      ->add_option("-o,--output", options->output, "Write the cluster to this file, for --cluster")
+      ->add_option("-o,--output", options->output,
+                   "Write the cluster to this file, for --cluster (required)")
       ->required()
       ->option_text("FILE.toml");
   command

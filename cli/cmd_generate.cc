@@ -404,8 +404,9 @@ void AddGenerateCommand(CLI::App& app, const Environment& environment, Action* a
                    "model.safetensors and tokenizer.json of a GPT-2 or Llama")
       ->required();
   command
-      ->add_option("--prompt", options->prompts,
-                   "Text to continue. May be repeated: the prompts are continued together")
+      ->add_option(
+          "--prompt", options->prompts,
+          "Text to continue (required). May be repeated: the prompts are continued together")
       ->option_text("TEXT")
       ->required()
       ->allow_extra_args(false);

@@ -116,6 +116,9 @@ absl::Status Profile(const Environment& environment, const Options& options) {
     profile.num_devices = job.cluster.devices.value_or(profile.num_devices);
   }
   profile.num_devices = options.devices.value_or(profile.num_devices);
+  environment.err << "profile: measures for one to three minutes; what else runs on this machine "
+                     "distorts the figures\n"
+                  << std::flush;
   ASSIGN_OR_RETURN(const planner::Cluster cluster, bench::MeasureMachine(profile));
   RETURN_IF_ERROR(WriteTextFile(options.output, planner::FormatCluster(cluster)));
   const double seconds = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
@@ -163,7 +166,9 @@ void AddProfileCommand(CLI::App& app, const Environment& environment, Action* ac
           "per core), or GPUs (all)")
       ->option_text("N")
       ->check(AtLeast(1));
-  command->add_option("-o,--output", options->output, "Write the description to this file (.toml)")
+  command
+      ->add_option("-o,--output", options->output,
+                   "Write the description to this file (.toml; required)")
       ->option_text("FILE")
       ->required();
   command->add_flag("--json", options->is_json,

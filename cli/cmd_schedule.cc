@@ -105,9 +105,9 @@ absl::StatusOr<Schedule> PlanSchedule(const Environment& environment, const Opti
     const std::string nearest = graph::NearestName(options.what, policies.Names());
     return absl::InvalidArgumentError(
         StrCat("schedule: there is no policy '", options.what, "'",
-               nearest.empty() ? StrCat("; known: ", StrJoin(policies.Names(), ", "))
+               nearest.empty() ? StrCat("; known: ", StrJoin(policies.Names(), ", "), ";")
                                : StrCat("; did you mean '", nearest, "'?"),
-               " (files need the ending .csv or .so)"));
+               " Files need the ending .csv or .so"));
   }
   for (const auto& [name, value] :
        {std::pair("--stages", options.stages), std::pair("--microbatches", options.microbatches)}) {

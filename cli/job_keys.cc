@@ -612,8 +612,8 @@ std::string UnknownKey(std::string_view name) {
     if (key.name.substr(key.name.find('.') + 1) == last) nearest = std::string(key.name);
   }
   if (nearest.empty()) nearest = graph::NearestName(name, JobKeys());
-  if (!nearest.empty()) StrAppend(&message, "; did you mean '", nearest, "'?");
-  return message;
+  if (nearest.empty()) return StrCat(message, "; `penstock run --help` lists all keys");
+  return StrCat(message, "; did you mean '", nearest, "'?");
 }
 
 }  // namespace penstock::cli

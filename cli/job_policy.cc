@@ -52,11 +52,12 @@ absl::StatusOr<planner::PolicyRegistry> PoliciesOf(const Registries& registries,
   if (policies.Find(schedule) != nullptr) return policies;
   const std::vector<std::string_view> names = policies.Names();
   const std::string nearest = graph::NearestName(schedule, names);
-  return AtKey(job, {"parallel.schedule"},
-               absl::InvalidArgumentError(StrCat(
-                   "unknown schedule '", schedule, "'",
-                   nearest.empty() ? "" : StrCat("; did you mean '", nearest, "'?"),
-                   "; known: ", StrJoin(names, ", "), ", or a file that ends in .csv or .so")));
+  return AtKey(
+      job, {"parallel.schedule"},
+      absl::InvalidArgumentError(
+          StrCat("unknown schedule '", schedule, "'",
+                 nearest.empty() ? "; known: " : StrCat("; did you mean '", nearest, "'? Known: "),
+                 StrJoin(names, ", "), ", or a file that ends in .csv or .so")));
 }
 
 absl::Status SetRecompute(const Job& job, planner::Strategy* strategy) {

@@ -278,9 +278,14 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   }
   absl::Status status = opened.ReadAt(0, &header_bytes, sizeof(header_bytes));
   if (!status.ok()) return At(path, status);
-  if (header_bytes > kMaxHeaderBytes || header_bytes > opened.num_bytes() - kLengthBytes) {
+  if (header_bytes > kMaxHeaderBytes) {
     return absl::DataLossError(
         StrCat(path, ": is no safetensors file: a header of ", header_bytes, " bytes"));
+  }
+  if (header_bytes > opened.num_bytes() - kLengthBytes) {
+    return absl::DataLossError(StrCat(path,
+                                      ": is truncated or no safetensors file: ", opened.num_bytes(),
+                                      " bytes, with a header of ", header_bytes));
   }
   file.data_begin_ = kLengthBytes + header_bytes;
   std::string text(header_bytes, '\0');
