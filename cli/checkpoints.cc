@@ -236,7 +236,7 @@ bool Checkpoints::IsReadyFor(const actors::Session& session, int64_t steps) {
   if (writer_ == nullptr) {
     folder_->KeepFor(resumed_, resumed_step_);
     writer_ = std::make_unique<actors::CheckpointWriter>(
-        session.actor_system(), std::move(folder_),
+        session, std::move(folder_),
         [this](const actors::CheckpointResult& result) { Add(result); });
   }
   return true;
