@@ -41,6 +41,17 @@ std::string Differences(const actors::CheckpointInfo& info, const planner::Plan&
   return PrintableUtf8(StrJoin(differences, "; "));  // what a file says
 }
 
+// Whether the learning rate depends on train.steps, as a cosine does, and the run has another one.
+bool HasOtherCurve(const actors::CheckpointInfo& info, const planner::Plan& plan) {
+  constexpr std::string_view kSteps = "train.steps";
+  for (const auto& [name, value] : info.settings) {
+    for (const planner::ProgramSetting& ours : plan.settings) {
+      if (name == kSteps && ours.name == kSteps && ours.value != value) return true;
+    }
+  }
+  return false;
+}
+
 // Where the tokenizer that a run's text is encoded with lies, so that `generate` finds it.
 std::string TokenizerPath(const Job& job) {
   return StrCat(job.checkpoint.path, "/", kTokenizerFile);
@@ -161,6 +172,12 @@ absl::StatusOr<ResumePoint> FindResumePoint(const Job& job, bool resumes,
   if (!differences.empty()) {
     StrAppend(&point.note, "note: the checkpoint was made with ", differences, "\n");
   }
+  if (HasOtherCurve(point.info, plan)) {
+    StrAppend(
+        &point.note,
+        "note: train.schedule = cosine falls over train.steps, so the learning rate follows "
+        "another curve from here on, and the losses are not those of one uninterrupted run\n");
+  }
   if (num_tensors > plan.states.size()) {
     StrAppend(&point.note, "note: of the ", num_tensors, " states of the checkpoint, this run has ",
               plan.states.size(), "; the others are not used\n");
@@ -236,7 +253,7 @@ bool Checkpoints::IsReadyFor(const actors::Session& session, int64_t steps) {
   if (writer_ == nullptr) {
     folder_->KeepFor(resumed_, resumed_step_);
     writer_ = std::make_unique<actors::CheckpointWriter>(
-        session.actor_system(), std::move(folder_),
+        session, std::move(folder_),
         [this](const actors::CheckpointResult& result) { Add(result); });
   }
   return true;

@@ -4,6 +4,7 @@
 
 #include <sys/resource.h>
 
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -29,6 +30,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::SizeIs;
 
 // The job of the fixture has dropout: what a step draws depends on its number.
 class CheckpointsTest : public testing::RunFixture {
@@ -196,6 +198,17 @@ TEST_F(CheckpointsTest, ARunThatIsDoneIsNotTrainedAgain) {
   EXPECT_THAT(again.out, AllOf(HasSubstr("\"steps\": 0"), HasSubstr("\"final_loss\": null")));
 }
 
+TEST_F(CheckpointsTest, AnotherLearningRateCurveIsNoted) {
+  const std::vector<std::string> cosine = {"--set", "train.schedule=\"cosine\""};
+  LossesOf(RunJob(cosine));
+  const auto is_noted = HasSubstr("the learning rate follows another curve from here on");
+  const Outcome longer = RunJob(Join(cosine, {"--resume", "--set", "train.steps=4"}));
+  EXPECT_EQ(LossesOf(longer).size(), 1u);
+  EXPECT_THAT(longer.err, AllOf(HasSubstr("was made with train.steps = 3, not 4"), is_noted));
+  // That checkpoint is of the longer run.
+  EXPECT_THAT(RunJob(Join(cosine, {"--resume", "--set", "train.steps=4"})).err, Not(is_noted));
+}
+
 TEST_F(CheckpointsTest, WithoutACheckpointARunBegins) {
   const Outcome outcome = RunJob({"--resume"});
   EXPECT_EQ(LossesOf(outcome).size(), 3u);
@@ -275,32 +288,99 @@ TEST_F(CheckpointsTest, ACheckpointThatDoesNotFitIsRefused) {
   EXPECT_THAT(Steps(), ElementsAre(2, 3));
 }
 
+// Flips one bit of a file while it lives.
+class FlippedBit {
+ public:
+  FlippedBit(const std::string& path, size_t bit) : path_(path), bit_(bit) { Flip(); }
+  ~FlippedBit() { Flip(); }
+  FlippedBit(const FlippedBit&) = delete;
+  FlippedBit& operator=(const FlippedBit&) = delete;
+
+ private:
+  void Flip() const {
+    std::fstream file(path_, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(bit_ / 8));
+    const int byte = file.get() ^ (1 << (bit_ % 8));
+    file.seekp(static_cast<std::streamoff>(bit_ / 8));
+    file.put(static_cast<char>(byte));
+    ASSERT_TRUE(file.good()) << path_;
+  }
+
+  const std::string path_;
+  const size_t bit_;
+};
+
+// Where the data of a file begin, behind its header.
+size_t DataBegin(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  uint64_t header_bytes = 0;
+  file.read(reinterpret_cast<char*>(&header_bytes), sizeof(header_bytes));
+  return sizeof(header_bytes) + header_bytes;
+}
+
+// The tensor of a byte of the data.
+std::string TensorAt(const actors::SafetensorsFile& file, uint64_t offset) {
+  std::string name;
+  for (const actors::SafetensorsTensor& tensor : file.header().tensors) {
+    if (tensor.offset <= offset) name = tensor.name;
+  }
+  return name;
+}
+
 // Of a checkpoint as a run has written it, every bit counts.
 TEST_F(CheckpointsTest, DamageIsRefusedWithTheNameOfTheTensor) {
   LossesOf(RunJob({"--set", "train.steps=1"}));
   const std::string path = StrCat(CheckpointFolder::NewestOr(Folder()), "/model.safetensors");
-  const std::string bytes = Read("checkpoints/step-00000001/model.safetensors");
-  uint64_t header_bytes = 0;
-  memcpy(&header_bytes, bytes.data(), sizeof(header_bytes));
   const auto file = actors::SafetensorsFile::Open(path);
   ASSERT_TRUE(file.ok()) << file.status();
+  const size_t begin = DataBegin(path);
+  const size_t num_data_bits = 8 * (fs::file_size(path) - begin);
   std::mt19937_64 random(3);
   for (int i = 0; i < 1000; ++i) {
-    const size_t bit = random() % (8 * bytes.size());
-    std::string damaged = bytes;
-    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
-    std::ofstream(path, std::ios::binary) << damaged;
+    const size_t bit = random() % num_data_bits;
+    const std::string name = TensorAt(*file, bit / 8);
+    const FlippedBit flipped(path, 8 * begin + bit);
     const Outcome outcome = Call({"checkpoint", "verify", Folder()});
     ASSERT_NE(outcome.status, 0) << "bit " << bit;
-    const size_t begin = sizeof(header_bytes) + header_bytes;
-    if (bit / 8 < begin) continue;
-    std::string name;
-    for (const actors::SafetensorsTensor& tensor : file->header().tensors) {
-      if (tensor.offset <= bit / 8 - begin) name = tensor.name;
-    }
     ASSERT_THAT(outcome.err, HasSubstr(StrCat(path, ": tensor ", name, " is damaged")));
     if (i % 100 != 0) continue;
     const Outcome resumed = RunJob({"--resume"});
+    ASSERT_NE(resumed.status, 0);
+    ASSERT_THAT(resumed.err, HasSubstr(StrCat("tensor ", name, " is damaged")));
+  }
+  // A damaged header says nothing of tensors that could be trusted: the file is named.
+  for (int i = 0; i < 200; ++i) {
+    const size_t bit = random() % (8 * begin);
+    const FlippedBit flipped(path, bit);
+    const Outcome outcome = Call({"checkpoint", "verify", Folder()});
+    ASSERT_NE(outcome.status, 0) << "bit " << bit;
+    ASSERT_THAT(outcome.err, HasSubstr(path)) << "bit " << bit;
+  }
+  EXPECT_EQ(Call({"checkpoint", "verify", Folder()}).status, 0);
+}
+
+TEST_F(CheckpointsTest, DamageOfOneProcessesPartIsRefusedWithTheNameOfTheTensor) {
+  const std::vector<std::string> layout = Join(Layout("tp=2"), {"--procs", "2"});
+  LossesOf(RunJob(Join(layout, {"--set", "train.steps=1"})));
+  std::vector<std::string> parts;
+  for (const auto& entry : fs::directory_iterator(CheckpointFolder::NewestOr(Folder()))) {
+    if (entry.path().extension() == ".safetensors") parts.push_back(entry.path().string());
+  }
+  ASSERT_THAT(parts, SizeIs(2));
+  std::mt19937_64 random(4);
+  for (int i = 0; i < 50; ++i) {
+    const std::string& path = parts[i % 2];
+    const auto file = actors::SafetensorsFile::Open(path);
+    ASSERT_TRUE(file.ok()) << file.status();
+    const size_t begin = DataBegin(path);
+    const size_t bit = random() % (8 * (fs::file_size(path) - begin));
+    const std::string name = TensorAt(*file, bit / 8);
+    const FlippedBit flipped(path, 8 * begin + bit);
+    const Outcome outcome = Call({"checkpoint", "verify", Folder()});
+    ASSERT_NE(outcome.status, 0) << path << " bit " << bit;
+    ASSERT_THAT(outcome.err, HasSubstr(StrCat(path, ": tensor ", name, " is damaged")));
+    if (i >= 2) continue;
+    const Outcome resumed = RunJob(Join(layout, {"--resume"}));
     ASSERT_NE(resumed.status, 0);
     ASSERT_THAT(resumed.err, HasSubstr(StrCat("tensor ", name, " is damaged")));
   }

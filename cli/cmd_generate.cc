@@ -458,7 +458,9 @@ void AddGenerateCommand(CLI::App& app, const Environment& environment, Action* a
                    "Sequences that are continued at a time; the other prompts wait (8)")
       ->option_text("N")
       ->check(AtLeast(1));
-  command->add_flag("--json", options->is_json, "Print one JSON object");
+  command->add_flag("--json", options->is_json,
+                    "Print one JSON object; its texts have U+FFFD for bytes that are not UTF-8, "
+                    "its tokens are exact");
   command->callback([options, &environment, action] {
     *action = [options, &environment] { return Generate(environment, *options); };
   });

@@ -142,9 +142,11 @@ void AddTopCommand(CLI::App& app, const Environment& environment, Action* action
       app.add_subcommand("top", "Show what the devices of a running job do, once a second.");
   command->footer(WrapText(
       std::string(kJobAddressHelp) +
-          "\n\nBUSY is the share of the time since the table before in which the device was not "
-          "idle. A micro-batch counts for a stage once it has passed through all phases of its "
-          "devices; TOKENS/S assumes as many tokens in it as in those of the job's last step. "
+          "\n\nThe time of a step, its rate and tokens/s are means over the steps of the last "
+          "second, and at least eight. BUSY is the share of the time since the table before in "
+          "which the device was not idle. A micro-batch counts for a stage once it has passed "
+          "through all phases of its devices; TOKENS/S assumes as many tokens in it as in those of "
+          "the job's last step. "
           "PLANNED is the memory that the plan gives a device, RESIDENT what the process of the "
           "device has; it is on the line of the first device of a process.",
       kHelpColumns, 0));

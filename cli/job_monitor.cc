@@ -98,8 +98,11 @@ void JobMonitor::OnCheckpoint(const actors::CheckpointResult& result) {
 
 void JobMonitor::OnStep(int64_t steps_done, double loss, double step_s, int64_t tokens) {
   if (metrics_ != nullptr) metrics_->OnStep(loss, step_s, tokens);
-  SetRate(steps_done, step_s, step_s > 0 ? static_cast<double>(tokens) / step_s : 0);
   const absl::MutexLock lock(&mutex_);
+  recent_steps_.Add(step_s, tokens);
+  status_.steps_done = steps_done;
+  status_.step_time_s = recent_steps_.step_s();
+  status_.tokens_per_s = recent_steps_.tokens_per_s();
   status_.loss = loss;
 }
 

@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "cli/environment.h"
 #include "cli/metrics.h"
+#include "cli/recent_steps.h"
 
 #include "actors/cluster/job_status.h"
 #include "actors/cluster/status_port.h"
@@ -48,6 +49,7 @@ class JobMonitor {
   void Follow(absl::Span<actors::Session* const> sessions, std::string activity);
   // What a user reads, of the same sessions.
   void SetActivity(std::string activity);
+  // `step_s`: since the completion of the step before. Rates are means of the last steps.
   void OnStep(int64_t steps_done, double loss, double step_s, int64_t tokens);
   // The same of steps that have no loss and are not counted in metrics.
   void SetRate(int64_t steps_done, double step_s, double tokens_per_s);
@@ -71,6 +73,7 @@ class JobMonitor {
   std::vector<Followed> followed_ ABSL_GUARDED_BY(sessions_mutex_);
   absl::Mutex mutex_;
   actors::JobStatus status_ ABSL_GUARDED_BY(mutex_);  // without devices
+  RecentSteps recent_steps_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<actors::StatusAnswers> answers_;
   std::unique_ptr<actors::StatusPort> port_;
   std::unique_ptr<Metrics> metrics_;  // null: none are served

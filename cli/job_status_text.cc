@@ -378,8 +378,9 @@ std::string TopText(const JobStatus& status, const JobStatus* before, int max_ro
   std::string numbers;
   if (status.step_time_s > 0) {
     if (!std::isnan(status.loss)) numbers = fmt::format("loss {:.4f}  ", status.loss);
-    StrAppend(&numbers,
-              fmt::format("step {:.3f} s ({:.2f}/s)", status.step_time_s, 1 / status.step_time_s));
+    StrAppend(&numbers, StrCat("step ", FormatSeconds(status.step_time_s), " (",
+                               fmt::format("{:.{}f}/s)", 1 / status.step_time_s,
+                                           status.step_time_s < 0.01 ? 0 : 2)));
     if (status.tokens_per_s > 0) {
       StrAppend(&numbers, fmt::format("  {:.0f} tokens/s", status.tokens_per_s));
     }

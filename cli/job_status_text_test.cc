@@ -194,7 +194,7 @@ TEST(TopTextTest, HasARowADevice) {
   after.devices[0].state.age_ns = 1'000;
   after.devices[0].state.idle_ns = 250;
   const std::string text = TopText(after, &before, 0, 0);
-  EXPECT_THAT(text, HasSubstr("loss 3.5000  step 0.250 s (4.00/s)  1024 tokens/s"));
+  EXPECT_THAT(text, HasSubstr("loss 3.5000  step 250 ms (4.00/s)  1024 tokens/s"));
   EXPECT_THAT(text, HasSubstr("75 %"));
   EXPECT_THAT(text, HasSubstr("runs 'h0.mm'"));
   EXPECT_THAT(text, HasSubstr("waits 12 s for device 0, recv of 'h'\n"));

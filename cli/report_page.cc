@@ -15,6 +15,7 @@
 #include "cli/report_html.h"
 #include "cli/report_timeline_svg.h"
 #include "cli/run_report.h"
+#include "cli/utf8.h"
 #include "fmt/format.h"
 
 #include "base/counted.h"
@@ -574,7 +575,7 @@ class Page {
   void AddSample() {
     if (report_.sample.empty()) return;
     Begin("sample", "Sample of the trained model");
-    StrAppend(&out_, "<pre>", Text(Printable(report_.sample)), "</pre>\n");
+    StrAppend(&out_, "<pre>", Text(ReadableUtf8(report_.sample)), "</pre>\n");
     End();
   }
 

@@ -9,6 +9,7 @@
 #include "cli/phase_times.h"
 #include "cli/plan_summary.h"
 #include "cli/progress.h"
+#include "cli/utf8.h"
 #include "fmt/format.h"
 
 #include "actors/engine/device_memory.h"
@@ -270,7 +271,7 @@ std::string SummaryText(const RunSummary& summary) {
   }
   for (const std::string& line : summary.graphs) StrAppend(&text, "graphs: ", line, "\n");
   if (IsTraceCut(summary)) StrAppend(&text, "trace: ", TraceText(summary), "\n");
-  if (!summary.sample.empty()) StrAppend(&text, "\n", Printable(summary.sample), "\n");
+  if (!summary.sample.empty()) StrAppend(&text, "\n", ReadableUtf8(summary.sample), "\n");
   return text;
 }
 

@@ -5,6 +5,16 @@
 #include "fmt/format.h"
 
 namespace penstock::cli {
+namespace {
+
+// No control character but tab and newline.
+bool IsPrintable(const Utf8Char& c) {
+  const bool is_control =
+      c.code < 0x20 ? c.code != '\n' && c.code != '\t' : c.code >= 0x7f && c.code < 0xa0;
+  return c.is_valid && !is_control;
+}
+
+}  // namespace
 
 Utf8Char FirstChar(std::string_view text) {
   const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -62,9 +72,7 @@ std::string PrintableUtf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const Utf8Char c = FirstChar(text.substr(at));
     const std::string_view bytes = text.substr(at, c.length);
-    const bool is_control =
-        c.code < 0x20 ? c.code != '\n' && c.code != '\t' : c.code >= 0x7f && c.code < 0xa0;
-    if (c.is_valid && !is_control) {
+    if (IsPrintable(c)) {
       printable += bytes;
     } else {
       for (const char byte : bytes) {
@@ -74,6 +82,22 @@ std::string PrintableUtf8(std::string_view text) {
     at += c.length;
   }
   return printable;
+}
+
+std::string ReadableUtf8(std::string_view text) {
+  std::string readable;
+  bool is_replaced = false;  // what came last
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Char c = FirstChar(text.substr(at));
+    if (IsPrintable(c)) {
+      readable += text.substr(at, c.length);
+      is_replaced = false;
+    } else if (!std::exchange(is_replaced, true)) {
+      readable += ToUtf8(0xfffd);
+    }
+    at += c.length;
+  }
+  return readable;
 }
 
 std::string Utf8Stream::Push(std::string_view bytes) {

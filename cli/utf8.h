@@ -30,6 +30,10 @@ std::string ToUtf8(uint32_t code);
 // UTF-8.
 std::string PrintableUtf8(std::string_view text);
 
+// The same for readers who do not need the bytes: "\uFFFD" (the replacement character) in the
+// place of each run of them, as viewers of text do.
+std::string ReadableUtf8(std::string_view text);
+
 // Text that arrives in pieces, which may end within a character.
 class Utf8Stream {
  public:

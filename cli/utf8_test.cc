@@ -40,6 +40,13 @@ TEST(Utf8Test, WhatCannotBePrintedIsSpelledOut) {
   EXPECT_EQ(PrintableUtf8("\xff\xc3"), "\\xff\\xc3");
 }
 
+TEST(Utf8Test, WhatCannotBePrintedIsReplacedForReaders) {
+  EXPECT_EQ(ReadableUtf8("a\n\t\xc3\xa9 \xf0\x9f\x98\x80"), "a\n\t\xc3\xa9 \xf0\x9f\x98\x80");
+  EXPECT_EQ(ReadableUtf8("a\x9e\x13z\xff"), "a\xef\xbf\xbdz\xef\xbf\xbd");
+  EXPECT_EQ(ReadableUtf8("\x1b[0m\xc2\x9b\xc3"), "\xef\xbf\xbd[0m\xef\xbf\xbd");
+  EXPECT_EQ(ReadableUtf8(""), "");
+}
+
 TEST(Utf8StreamTest, CharactersWaitForTheirLastByte) {
   const std::string text = "a\xc3\xa9\xf0\x9f\x98\x80z";
   Utf8Stream stream;

@@ -9,8 +9,9 @@ Prints `file:line: reason` for each violation and exits with status 1 if there i
     other, directly or round about. A sub-folder in SUBFOLDERS includes only sub-folders before it.
     Files named *_test.* and the folder tests/ are exempt.
  2. A quoted include of one of our files is written from the repository root.
- 3. A public header includes no header of a library that is meant to be replaceable. Headers in
-    folders named ucx/, cuda/, cudnn/ or nccl/ and headers named *_internal.h are not public.
+ 3. A public header includes no header of a library that is meant to be replaceable, and declares
+    none of its types, but for FORWARD_DECLARED. Headers in folders named ucx/, cuda/, cudnn/ or
+    nccl/ and headers named *_internal.h are not public.
  4. There are no macros with parameters outside of tests and the files in MACRO_FILES.
  5. Files and folders are named in snake_case, sources end in .h, .cc or .cu.
  6. A header has the guard PENSTOCK_<PATH>_H_.
@@ -57,6 +58,20 @@ HIDDEN = (
     ("oneapi/", "oneDNN"), ("dnnl", "oneDNN"),
     ("capnp/", "Cap'n Proto"), ("kj/", "Cap'n Proto"),
 )
+# What declares something of these libraries without their headers.
+FORWARD = re.compile(
+    r"\s*(?:namespace\s+(?P<namespace>caf|kj|capnp|dnnl)\b"
+    r"|(?:typedef\s+)?(?:struct|class|enum)\s+"
+    r"(?P<type>CU\w+|cuda\w+|nccl\w+|uc[pts]_\w+|dnnl_\w+)\b)")
+# The public headers that may, each for one type.
+FORWARD_DECLARED = {
+    # Actors of an application may live in the actor system of a session.
+    "actors/engine/host.h": "caf",
+    "actors/session/engine.h": "caf",
+    "actors/session/session.h": "caf",
+    # Devices of users take and give streams of their GPU.
+    "base/gpu_stream.h": "CUstream_st",
+}
 PRIVATE_FOLDERS = ("ucx", "cuda", "cudnn", "nccl")
 
 # Files that exist to define macros, each for something that a function cannot do.
@@ -220,6 +235,12 @@ def check(root):
                     and path not in JSON_FILES):
                 found.append((path, number, "dump() throws where a string is not UTF-8; use "
                               "DumpJson of cli/json.h"))
+            forward = FORWARD.match(line)
+            if forward and is_public_header(path):
+                declared = forward["namespace"] or forward["type"]
+                if FORWARD_DECLARED.get(path) != declared:
+                    found.append((path, number, f"a public header may not declare {declared}, "
+                                  "which belongs to a library that it hides"))
             include = INCLUDE.match(line)
             if include is None:
                 continue

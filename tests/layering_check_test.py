@@ -123,6 +123,24 @@ class LayeringCheckTest(unittest.TestCase):
                                 "kernels/cpu/x_internal.h"):
                     self.assert_clean({private: header(private, f"#include <{name}>")})
 
+    def test_types_of_libraries_hidden_from_public_headers(self):
+        for text, declared in (("namespace caf {\nclass actor_system;\n}", "caf"),
+                               ("namespace kj { class Timer; }", "kj"),
+                               ("struct CUstream_st;", "CUstream_st"),
+                               ("typedef struct ucp_worker ucp_worker_t;", "ucp_worker")):
+            with self.subTest(text=text):
+                self.assert_reported({"actors/session/x.h": header("actors/session/x.h", text)},
+                                     "actors/session/x.h:4",
+                                     f"a public header may not declare {declared}")
+                self.assert_clean({"actors/session/x.cc": text + "\n"})
+                self.assert_clean({"actors/session/x_internal.h":
+                                   header("actors/session/x_internal.h", text)})
+        # One header may declare one of them, and no other one.
+        path = "actors/session/session.h"
+        self.assert_clean({path: header(path, "namespace caf {\nclass actor_system;\n}")})
+        self.assert_reported({path: header(path, "namespace kj { class Timer; }")}, f"{path}:4",
+                             "may not declare kj")
+
     def test_generated_schemas_hidden_from_public_headers(self):
         path = "planner/x.h"
         self.assert_reported({path: header(path, '#include "planner/plan/plan.capnp.h"')},

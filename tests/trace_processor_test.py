@@ -2,7 +2,8 @@
 packets do (perfetto_trace_test.py).
 
 Skipped without its program, trace_processor_shell, in the PATH or where PENSTOCK_TRACE_PROCESSOR
-says: nothing is downloaded. PyPI's perfetto talks to it (tests/requirements.txt).
+says: nothing is downloaded, and no package of Debian or PyPI has it, so that this test has not run
+yet. PyPI's perfetto talks to it (tests/requirements.txt).
 PENSTOCK_COMMAND names the command (default: build/bin/penstock).
 """
 

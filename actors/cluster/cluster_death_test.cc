@@ -172,6 +172,21 @@ class LossCounter {
   std::vector<absl::Status> reports_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Messages number the steps of the whole run, as the console does, not those of the session.
+TEST_F(ClusterLossTest, ALossInAResumedRunNamesItsStep) {
+  absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  SessionOptions options;
+  options.kernels = &kernels_;
+  options.first_step = 200;
+  options.start_engine = (*cluster)->engine_factory();
+  absl::StatusOr<std::unique_ptr<Session>> session = Session::Start(MakePlan(2), options);
+  ASSERT_TRUE(session.ok()) << session.status();
+  ASSERT_TRUE((*session)->Run(MakeFeeds(2)).ok());
+  EXPECT_THAT((*session)->Run(MakeFeeds(2, 1, Fault::kKill)).status().ToString(),
+              HasSubstr("killed by signal 9 (Killed) in step 202"));
+}
+
 TEST_F(ClusterLossTest, AJobMayGoOnWithoutANode) {
   LossCounter losses;
   ClusterOptions options = Options(3);

@@ -50,7 +50,7 @@ ClusterEngine::ClusterEngine(std::shared_ptr<ClusterAccess> access, control::Con
           plan,
           options.num_processes > 0 ? std::min(options.num_processes, supervisor.num_processes())
                                     : supervisor.num_processes(),
-          observer, supervisor.process_devices())),
+          observer, supervisor.process_devices(), options.first_step)),
       calls_(loop, supervisor, session_->num_processes()) {}
 
 // --- Opening and stopping ------------------------------------------------------------------------

@@ -14,10 +14,12 @@
 namespace penstock::actors {
 
 ClusterSession::ClusterSession(const planner::Plan& plan, uint32_t num_processes,
-                               EngineObserver* observer, std::vector<uint32_t> process_devices)
+                               EngineObserver* observer, std::vector<uint32_t> process_devices,
+                               int64_t first_step)
     : plan_(plan),
       num_processes_(num_processes),
       process_devices_(std::move(process_devices)),
+      first_step_(first_step),
       observer_(observer),
       fetch_tiles_(plan),
       stall_detector_(plan) {
@@ -110,7 +112,7 @@ absl::StatusOr<kj::Promise<void>> ClusterSession::StepDone(
   const int64_t step = params.getStep();
   const auto it = steps_.find(step);
   if (it == steps_.end() || it->second.has_reported[rank]) {
-    return absl::InvalidArgumentError(StrCat("a report of ", StepName(step)));
+    return absl::InvalidArgumentError(StrCat("a report of ", StepName(step, first_step_)));
   }
   // The sizes first: a list's elements may take no bytes in the message that names them.
   const DeviceRange devices = DevicesOf(rank);
@@ -164,9 +166,10 @@ absl::StatusOr<kj::Promise<void>> ClusterSession::StepDone(
             if (status.ok()) {
               session->TellStepDone(reports);
             } else {
-              session->OnFailure(
-                  rank,
-                  WithPrefix(StrCat("reading the results of ", StepName(step), ": "), status));
+              session->OnFailure(rank,
+                                 WithPrefix(StrCat("reading the results of ",
+                                                   StepName(step, session->first_step_), ": "),
+                                            status));
             }
           })
           .fork();
@@ -188,7 +191,8 @@ absl::Status ClusterSession::Error(uint32_t rank, control::Observer::ErrorParams
   const uint32_t device = params.getDevice();
   const int64_t step = params.getStep();
   if (!DevicesOf(rank).Has(device) || !steps_.contains(step)) {
-    return absl::InvalidArgumentError(StrCat("an error of device ", device, ", ", StepName(step)));
+    return absl::InvalidArgumentError(
+        StrCat("an error of device ", device, ", ", StepName(step, first_step_)));
   }
   absl::Status status = control::ReadError(params.getStatus());
   SetOrigin({.rank = static_cast<int32_t>(rank)}, &status);

@@ -64,13 +64,14 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
   };
 
   // `plan` outlives it, `observer` End. REQUIRES: CheckPlan(plan) is OK.
-  // `process_devices`: see DevicesOfRank.
+  // `process_devices`: see DevicesOfRank. `first_step`: what step 0 counts as in messages.
   ClusterSession(const planner::Plan& plan, uint32_t num_processes, EngineObserver* observer,
-                 std::vector<uint32_t> process_devices = {});
+                 std::vector<uint32_t> process_devices = {}, int64_t first_step = 0);
 
   // Any thread.
   const planner::Plan& plan() const { return plan_; }
   uint32_t num_processes() const { return num_processes_; }
+  int64_t first_step() const { return first_step_; }
   // The devices of a process: contiguous blocks in the order of the ranks.
   DeviceRange DevicesOf(uint32_t rank) const;
 
@@ -126,6 +127,7 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
   const planner::Plan& plan_;
   const uint32_t num_processes_;
   const std::vector<uint32_t> process_devices_;
+  const int64_t first_step_;
   EngineObserver* observer_;           // null once the session is over
   std::vector<FeedTiles> feed_tiles_;  // a process each
   const FetchTiles fetch_tiles_;

@@ -218,7 +218,8 @@ class ClusterSessionTest : public ::testing::Test, public kj::TaskSet::ErrorHand
   FakeActivity activities_[2];
   control::Node::Client clients_[2] = {kj::heap<FakeNode>(&activities_[0]),
                                        kj::heap<FakeNode>(&activities_[1])};
-  std::shared_ptr<ClusterSession> session_ = std::make_shared<ClusterSession>(plan_, 2, &listener_);
+  std::shared_ptr<ClusterSession> session_ = std::make_shared<ClusterSession>(
+      plan_, 2, &listener_, std::vector<uint32_t>(), /*first_step=*/200);
   control::Observer::Client observer_ = session_->MakeObserver(1);
 };
 
@@ -320,7 +321,7 @@ TEST_F(ClusterSessionTest, AnOwnerThatLiesIsAFailure) {
   questions[0].answer->fulfill(Doubles(1, kNumFetches + 1));
   sent.wait(scope_);
   EXPECT_THAT(listener_.failures,
-              ElementsAre(_, AllOf(HasSubstr("node 1: reading the results of step 1"),
+              ElementsAre(_, AllOf(HasSubstr("node 1: reading the results of step 201"),
                                    HasSubstr("a chunk of 136 bytes where 128"))));
   EXPECT_THAT(listener_.done, IsEmpty());
 }

@@ -36,7 +36,7 @@ struct JobStatus {
   int64_t steps = 0;                                       // of the job
   int64_t microbatches = 1;                                // of a step
   double loss = std::numeric_limits<double>::quiet_NaN();  // of the last step; NaN: none yet
-  double step_time_s = 0;                                  // likewise; 0: none yet
+  double step_time_s = 0;                                  // mean of the last steps; 0: none yet
   double tokens_per_s = 0;                                 // likewise
   double age_s = 0;                                        // of the job
   std::vector<ProcessSnapshot> processes;                  // by rank

@@ -151,8 +151,9 @@ class NodeServer final : public control::Node::Server {
         [&receiver = node_.receiver, step = params.getStep(),
          feeds = Received(node_.loop, params.getFeeds())](NodeSession& session) {
           return session.Submit(step, [&](ByteTarget target) {
-            return receiver.Take(feeds, std::move(target), session.request().timeout,
-                                 StrCat("the feeds of ", StepName(step)));
+            return receiver.Take(
+                feeds, std::move(target), session.request().timeout,
+                StrCat("the feeds of ", StepName(step, session.request().first_step)));
           });
         });
     return Answer(context, kj::mv(submitted));

@@ -145,7 +145,8 @@ absl::Status NodeSession::Submit(int64_t step,
   RETURN_IF_ERROR(CheckLoaded());
   if (step != num_submitted_) {
     return absl::InvalidArgumentError(
-        StrCat(StepName(step), " was submitted where ", StepName(num_submitted_), " is next"));
+        StrCat(StepName(step, request_.first_step), " was submitted where ",
+               StepName(num_submitted_, request_.first_step), " is next"));
   }
   if (*num_untold_ >= 2 * kMaxStepsInFlight) {
     return absl::ResourceExhaustedError("the reports of too many steps have not been read");

@@ -286,14 +286,16 @@ absl::Status NodeSupervisor::LossAmong(uint32_t num_processes) const {
 
 std::string NodeSupervisor::WhenLost(uint32_t rank) const {
   // One that runs a step says more than one that waits.
-  int64_t oldest = -1;
-  int64_t last = -1;
+  std::string last;
   for (const auto& session : sessions_) {
-    if (oldest < 0) oldest = session->oldest_step();
-    if (session->last_step() >= 0) last = session->last_step();
+    if (session->oldest_step() >= 0) {
+      return StrCat(" in ", StepName(session->oldest_step(), session->first_step()));
+    }
+    if (session->last_step() >= 0) {
+      last = StrCat(" after ", StepName(session->last_step(), session->first_step()));
+    }
   }
-  if (oldest >= 0) return StrCat(" in ", StepName(oldest));
-  if (last >= 0) return StrCat(" after ", StepName(last));
+  if (!last.empty()) return last;
   return nodes_[rank]->has_joined ? " while the job was loading" : " before it joined";
 }
 

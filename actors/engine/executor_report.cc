@@ -86,7 +86,7 @@ std::string DeviceExecutor::InstanceName(uint32_t phase) const {
 }
 
 std::string DeviceExecutor::InstanceName(uint32_t phase, int64_t step, int64_t microbatch) const {
-  std::string text = StepName(step + options_.first_step);
+  std::string text = StepName(step, options_.first_step);
   if (phases_[phase].per_microbatch) StrAppend(&text, ", micro-batch ", microbatch);
   return text;
 }
@@ -174,7 +174,8 @@ std::vector<DeviceWait> DeviceExecutor::Waits() const {
           waits.push_back({first_actor, "its stage, which has not chosen", kNone,
                            StrCat(name, ", could run; its stage has not chosen")});
         } else if (decision->type != phase.type) {
-          const std::string chosen = StrCat(ToString(*decision), " of ", StepName(decision->step));
+          const std::string chosen =
+              StrCat(ToString(*decision), " of ", StepName(decision->step, options_.first_step));
           waits.push_back({first_actor, StrCat(chosen, ", which its stage chose first"), kNone,
                            StrCat(name, ", could run; its stage chose ", chosen, " first")});
         }

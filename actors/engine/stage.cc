@@ -23,10 +23,10 @@ std::string ToString(const PhaseDecision& decision) {
 
 absl::StatusOr<std::unique_ptr<StageController>> StageController::Create(
     const planner::Plan& plan, uint32_t stage, const planner::PolicyRegistry& policies,
-    std::vector<StageLink*> links) {
+    std::vector<StageLink*> links, int64_t first_step) {
   const planner::StageContext context = planner::StageContextOf(plan, stage);
   std::unique_ptr<StageController> controller(
-      new StageController(stage, plan.policy, context, std::move(links)));
+      new StageController(stage, plan.policy, context, std::move(links), first_step));
   ASSIGN_OR_RETURN(planner::StageSchedule schedule, planner::ScheduleOf(plan, stage, policies));
   controller->scheduler_ = std::move(schedule.scheduler);
   // Without a choice, nothing depends on the view.
@@ -36,11 +36,13 @@ absl::StatusOr<std::unique_ptr<StageController>> StageController::Create(
 }
 
 StageController::StageController(uint32_t stage, std::string policy_name,
-                                 planner::StageContext context, std::vector<StageLink*> links)
+                                 planner::StageContext context, std::vector<StageLink*> links,
+                                 int64_t first_step)
     : stage_(stage),
       policy_name_(std::move(policy_name)),
       context_(std::move(context)),
-      links_(std::move(links)) {
+      links_(std::move(links)),
+      first_step_(first_step) {
   view_.chunks.resize(context_.chunks.size());
   for (StageLink* link : links_) Prepare(link);
 }
@@ -57,7 +59,7 @@ void StageController::AddLink(StageLink* link) {
 
 absl::Status StageController::ThrewError(std::string_view what) const {
   return absl::InternalError(StrCat("policy '", policy_name_, "' threw at stage ", stage_, ", ",
-                                    StepName(step_), ": ", what));
+                                    StepName(step_, first_step_), ": ", what));
 }
 
 bool StageController::IsStepIssued() const {
@@ -124,10 +126,11 @@ bool StageController::Poll() {
     }
     if (!choice.has_value()) break;
     if (!IsNext(*choice)) {
-      status_ = absl::InternalError(StrCat(
-          "policy '", policy_name_, "' chose ", planner::ToString(*choice), " on stage ", stage_,
-          " in ", StepName(step_), ", which is not the next of a chunk and kind that it has (of ",
-          context_.num_microbatches, " micro-batches", DescribeCounts(), ")"));
+      status_ = absl::InternalError(
+          StrCat("policy '", policy_name_, "' chose ", planner::ToString(*choice), " on stage ",
+                 stage_, " in ", StepName(step_, first_step_),
+                 ", which is not the next of a chunk and kind that it has (of ",
+                 context_.num_microbatches, " micro-batches", DescribeCounts(), ")"));
       break;
     }
     ++view_.chunks[choice->chunk].issued[static_cast<int>(choice->kind)];
@@ -189,8 +192,8 @@ std::string StageController::DescribeCounts() {
 }
 
 std::string StageController::Describe() {
-  std::string text = StrCat("stage ", stage_, ", policy '", policy_name_, "': ", StepName(step_),
-                            DescribeCounts());
+  std::string text = StrCat("stage ", stage_, ", policy '", policy_name_,
+                            "': ", StepName(step_, first_step_), DescribeCounts());
   if (HasNoChoice()) StrAppend(&text, "; the policy chooses nothing more");
   if (!status_.ok()) StrAppend(&text, "; ", ToStd(status_.message()));
   return text;

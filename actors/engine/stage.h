@@ -68,10 +68,11 @@ struct StageLink {
 class StageController {
  public:
   // `links` are those of the stage's devices; they and the policies outlive the controller. The
-  // plan's policy is asked only where the plan has no order for the stage.
+  // plan's policy is asked only where the plan has no order for the stage. `first_step`: what step
+  // 0 counts as in messages.
   static absl::StatusOr<std::unique_ptr<StageController>> Create(
       const planner::Plan& plan, uint32_t stage, const planner::PolicyRegistry& policies,
-      std::vector<StageLink*> links);
+      std::vector<StageLink*> links, int64_t first_step = 0);
 
   // A link of another device of the stage, before the first Poll. REQUIRES: !is_planned().
   void AddLink(StageLink* link);
@@ -103,7 +104,7 @@ class StageController {
 
  private:
   StageController(uint32_t stage, std::string policy_name, planner::StageContext context,
-                  std::vector<StageLink*> links);
+                  std::vector<StageLink*> links, int64_t first_step);
 
   void Prepare(StageLink* link) const;
   const planner::StageView& View();
@@ -117,6 +118,7 @@ class StageController {
   const std::string policy_name_;
   const planner::StageContext context_;
   std::vector<StageLink*> links_;
+  const int64_t first_step_;
   std::unique_ptr<planner::StageScheduler> scheduler_;
   bool is_planned_ = false;  // choices do not depend on the view: decided before submission
   int64_t submitted_ = 0;

@@ -45,18 +45,20 @@ std::string Text(const PhaseDecision& decision) {
 
 class StageTest : public ::testing::Test {
  protected:
-  std::unique_ptr<StageController> Create(const std::string& policy, uint32_t microbatches) {
+  std::unique_ptr<StageController> Create(const std::string& policy, uint32_t microbatches,
+                                          int64_t first_step = 0) {
     plan_ = TwoDevices(microbatches);
     plan_.policy = policy;
     absl::StatusOr<std::unique_ptr<StageController>> controller =
-        StageController::Create(plan_, 0, policies_, {&links_[0], &links_[1]});
+        StageController::Create(plan_, 0, policies_, {&links_[0], &links_[1]}, first_step);
     EXPECT_TRUE(controller.ok()) << controller.status();
     return *std::move(controller);
   }
 
-  std::unique_ptr<StageController> Create(const DynamicPolicy& policy, uint32_t microbatches) {
+  std::unique_ptr<StageController> Create(const DynamicPolicy& policy, uint32_t microbatches,
+                                          int64_t first_step = 0) {
     EXPECT_TRUE(policies_.Add(std::make_unique<DynamicPolicy>(policy)).ok());
-    return Create(std::string(policy.name()), microbatches);
+    return Create(std::string(policy.name()), microbatches, first_step);
   }
 
   // Takes what is in a device's ring.
@@ -159,6 +161,18 @@ TEST_F(StageTest, AnIllegalChoiceIsNamedAndEndsTheStage) {
   EXPECT_THAT(std::string(controller->status().message()),
               HasSubstr("policy 'function' chose F1 on stage 0 in step 1"));
   EXPECT_THAT(controller->Describe(), HasSubstr("policy 'function' chose F1"));
+}
+
+// A session that goes on where others have ended.
+TEST_F(StageTest, MessagesOfAResumedSessionCountOn) {
+  const DynamicPolicy policy("function", [](const StageContext&, const StageView&) {
+    return PhaseChoice{PhaseKind::kForward, 1};
+  });
+  const auto controller = Create(policy, 2, /*first_step=*/200);
+  controller->SetSubmittedSteps(1);
+  EXPECT_FALSE(controller->Poll());
+  EXPECT_THAT(std::string(controller->status().message()), HasSubstr("in step 201"));
+  EXPECT_THAT(controller->Describe(), HasSubstr("policy 'function': step 201, "));
 }
 
 TEST_F(StageTest, APolicyThatThrowsIsNamed) {

@@ -1,5 +1,6 @@
 // How messages, traces and drawings number steps: from 1, as the console does. The indices of the
-// API and of the wire start at 0. Any index has a name, as a peer may send any.
+// API and of the wire start at 0, those of a session's steps at its first one: see
+// SessionOptions::first_step. Any index has a name, as a peer may send any.
 //
 // Thread rule: pure functions.
 
@@ -19,6 +20,12 @@ inline int64_t StepNumber(int64_t step_index) {
 
 // "step 1" for index 0.
 inline std::string StepName(int64_t step_index) { return StrCat("step ", StepNumber(step_index)); }
+
+// The same of step `step_index` of a session whose first one counts as `first_step`: "step 201" for
+// index 0 after 200 steps. REQUIRES: first_step >= 0.
+inline std::string StepName(int64_t step_index, int64_t first_step) {
+  return StepName(step_index < INT64_MAX - first_step ? step_index + first_step : INT64_MAX);
+}
 
 }  // namespace penstock::actors
 

@@ -10,6 +10,14 @@ TEST(StepNameTest, StepsCountFromOne) {
   EXPECT_EQ(StepName(41), "step 42");
 }
 
+// Of a session that goes on where others have ended.
+TEST(StepNameTest, AResumedSessionCountsOn) {
+  EXPECT_EQ(StepName(0, 200), "step 201");
+  EXPECT_EQ(StepName(41, 0), "step 42");
+  EXPECT_EQ(StepName(INT64_MAX, 200), StepName(INT64_MAX));
+  EXPECT_EQ(StepName(INT64_MIN, 200), StepName(INT64_MIN + 200));
+}
+
 // A peer may send any index.
 TEST(StepNameTest, EveryIndexHasANumber) {
   EXPECT_EQ(StepNumber(INT64_MIN), INT64_MIN + 1);

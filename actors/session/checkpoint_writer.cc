@@ -10,6 +10,7 @@
 
 #include "actors/engine/caf_thread_internal.h"
 #include "actors/engine/supervisor_internal.h"
+#include "actors/session/session.h"
 #include "base/await.h"
 #include "base/device.h"
 #include "base/exception_text.h"
@@ -127,11 +128,11 @@ struct CheckpointWriter::Handle {
   caf::actor supervisor;
 };
 
-CheckpointWriter::CheckpointWriter(caf::actor_system& system,
-                                   std::unique_ptr<CheckpointFolder> folder,
+CheckpointWriter::CheckpointWriter(const Session& session, std::unique_ptr<CheckpointFolder> folder,
                                    std::function<void(const CheckpointResult&)> on_done)
     : progress_(std::make_shared<Progress>()) {
   const CafThread thread;
+  caf::actor_system& system = session.actor_system();
   handle_ = std::make_unique<Handle>(Handle{
       system,
       system.spawn<Actor, caf::detached>(

@@ -1,7 +1,7 @@
 // Writes checkpoints while training goes on: an actor with a thread of its own takes copies of the
 // states and writes them, one after the other.
 //
-//   CheckpointWriter writer(session.actor_system(), std::move(folder));
+//   CheckpointWriter writer(session, std::move(folder), on_done);
 //   ASSIGN_OR_RETURN(auto states, session.KeepStates(StateSelection::kAll));
 //   writer.Write(info, std::move(states));      // returns at once
 //   ...
@@ -27,11 +27,9 @@
 #include "actors/checkpoint/checkpoint_folder.h"
 #include "actors/session/kept_states.h"
 
-namespace caf {
-class actor_system;
-}  // namespace caf
-
 namespace penstock::actors {
+
+class Session;
 
 // How it went with a checkpoint.
 struct CheckpointResult {
@@ -45,8 +43,8 @@ struct CheckpointResult {
 // Writes checkpoints while the training goes on.
 class CheckpointWriter {
  public:
-  // `system` outlives the writer. `on_done` may be null.
-  CheckpointWriter(caf::actor_system& system, std::unique_ptr<CheckpointFolder> folder,
+  // `session` outlives the writer, and may be stopped before. `on_done` may be null.
+  CheckpointWriter(const Session& session, std::unique_ptr<CheckpointFolder> folder,
                    std::function<void(const CheckpointResult&)> on_done);
   // Waits for what was handed in, as long as the disk takes: for a bound call Wait first, and leave
   // the process (_exit) if that is late.

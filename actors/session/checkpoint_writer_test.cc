@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "caf/all.hpp"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-#include "actors/engine/caf_thread_internal.h"
 #include "actors/engine/error_origin.h"
 #include "actors/session/checkpoint_states.h"
+#include "actors/session/session.h"
 #include "base/strings.h"
+#include "tests/support/engine_plan.h"
 #include "tests/support/temp_folder.h"
 
 namespace penstock::actors {
@@ -54,9 +54,18 @@ class TestStates final : public KeptStates {
 class CheckpointWriterTest : public ::testing::Test {
  protected:
   CheckpointWriterTest() {
+    SessionOptions options;
+    options.kernels = &kernels_;
+    testing::EnginePlanBuilder plan;
+    plan.AddDevice();
+    plan.BeginPhase(0, "F", planner::PhaseKind::kForward);
+    plan.AddKernel(0, "f", "t.iota", {}, {plan.AddRegister(0)});
+    auto session = Session::Start(plan.Build(), options);
+    EXPECT_TRUE(session.ok()) << session.status();
+    session_ = *std::move(session);
     auto folder = CheckpointFolder::Open(path_, 2);
     EXPECT_TRUE(folder.ok()) << folder.status();
-    writer_ = std::make_unique<CheckpointWriter>(system_, *std::move(folder),
+    writer_ = std::make_unique<CheckpointWriter>(*session_, *std::move(folder),
                                                  [this](const CheckpointResult& result) {
                                                    if (throws_) throw 1;
                                                    results_.push_back(result);
@@ -71,11 +80,10 @@ class CheckpointWriterTest : public ::testing::Test {
   std::vector<int64_t> Steps() const { return *CheckpointFolder::Steps(path_); }
   absl::Status Wait() { return writer_->Wait(absl::Seconds(60)); }
 
-  const CafThread thread_;
   const testing::TempFolder temp_;
   const std::string path_ = temp_.Path("checkpoints");
-  caf::actor_system_config config_;
-  caf::actor_system system_{config_};
+  const kernels::KernelRegistry kernels_ = testing::EngineTestKernels();
+  std::unique_ptr<Session> session_;
   std::vector<CheckpointResult> results_;  // read after Wait
   bool throws_ = false;                    // set before Write
   std::unique_ptr<CheckpointWriter> writer_;

@@ -158,7 +158,8 @@ absl::Status LocalEngine::Open() {
     if (links.empty()) continue;
     const bool is_whole = links.size() == plan_.stages[stage].devices.size();
     ASSIGN_OR_RETURN(std::unique_ptr<StageController> controller,
-                     StageController::Create(plan_, stage, *options_.policies, std::move(links)));
+                     StageController::Create(plan_, stage, *options_.policies, std::move(links),
+                                             options_.first_step));
     if (!is_whole && !controller->is_planned()) {
       const uint32_t deciding = DecidingDevice(plan_.stages[stage]) - options_.first_device;
       if (deciding >= options_.num_devices) {

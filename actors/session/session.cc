@@ -95,7 +95,7 @@ class Session::Impl : private EngineObserver {
     const absl::MutexLock lock(&mutex_);
     const auto it = steps_.find(step);
     if (it == steps_.end() || it->second.has_waiter) {
-      return absl::NotFoundError(StrCat(StepName(step), " is not under way"));
+      return absl::NotFoundError(StrCat(StepName(step, first_step_), " is not under way"));
     }
     StepState& state = it->second;
     state.has_waiter = true;
@@ -264,7 +264,7 @@ class Session::Impl : private EngineObserver {
     RETURN_IF_ERROR(CheckRunning());
     for (const auto& [step, state] : steps_) {
       if (state.missing_devices > 0) {
-        return absl::FailedPreconditionError(StrCat(StepName(step), " is under way"));
+        return absl::FailedPreconditionError(StrCat(StepName(step, first_step_), " is under way"));
       }
     }
     return absl::OkStatus();
@@ -288,7 +288,7 @@ class Session::Impl : private EngineObserver {
                           [](const WaitDescription& wait) { return wait.may_be_cause; });
     std::vector<std::string> lines;
     for (WaitDescription& wait : waits) lines.push_back(std::move(wait.text));
-    return absl::DeadlineExceededError(StrCat(StepName(step), " did not complete in ",
+    return absl::DeadlineExceededError(StrCat(StepName(step, first_step_), " did not complete in ",
                                               absl::FormatDuration(timeout_),
                                               "; what it waits for:\n  ", StrJoin(lines, "\n  ")));
   }

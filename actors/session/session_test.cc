@@ -262,16 +262,18 @@ TEST_F(SessionTest, TimeoutHoldsTheWaitForGraph) {
   const uint32_t use = b.AddKernel(1, "use", "t.affine", {x1}, {x1});
   b.AddChannel(1, recv, use);
   options_.timeout = absl::Milliseconds(200);
+  options_.first_step = 200;  // goes on where another session has ended
   auto session = Start(b.Build());
   ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_EQ((*session)->Wait(0).status().message(), "step 201 is not under way");
   const absl::Status status = (*session)->Run({}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   const std::string message(status.message());
-  EXPECT_THAT(message, HasSubstr("step 1 did not complete in 200ms"));
+  EXPECT_THAT(message, HasSubstr("step 201 did not complete in 200ms"));
   EXPECT_THAT(message,
-              HasSubstr("device 1: phase 'F', step 1, micro-batch 0, misses tokens from 'recv.h' 0 "
-                        "of 1"));
-  EXPECT_THAT(message, HasSubstr("device 1: pending recv 'recv.h', step 1, micro-batch 0, from "
+              HasSubstr("device 1: phase 'F', step 201, micro-batch 0, misses tokens from 'recv.h' "
+                        "0 of 1"));
+  EXPECT_THAT(message, HasSubstr("device 1: pending recv 'recv.h', step 201, micro-batch 0, from "
                                  "device 0"));
   EXPECT_THAT(message, HasSubstr("stage 1, policy '1f1b': step"));
   EXPECT_EQ((*session)->Run({}).status(), status);

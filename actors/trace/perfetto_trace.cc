@@ -280,10 +280,20 @@ class Writer {
   }
 
   void AddCounters() {
+    for (const TraceEvent& event : events_) {
+      first_begin_ns_ = std::min(first_begin_ns_, event.begin_ns);
+      last_end_ns_ = std::max(last_end_ns_, event.end_ns);
+    }
     const std::vector<DeviceUse> uses = UseOverTime(plan_, events_);
     for (size_t d = 0; d < uses.size(); ++d) {
       const planner::DevicePlan& device = plan_.devices[d];
       const Track parent = tracks_[d].device;
+      // What the plan gives the device does not change while it runs.
+      AddConstant("bytes of the arena, planned", parent, device.arena_bytes);
+      AddConstant("bytes of states, planned", parent, device.state_bytes);
+      AddConstant("bytes of channels, planned", parent, device.channel_bytes);
+      AddConstant("bytes of workspace, planned", parent, device.workspace_bytes);
+      AddConstant("bytes of host memory, planned", parent, device.host_bytes);
       AddCounter("bytes in channel registers", parent, PerfettoWriter::Unit::kBytes,
                  uses[d].channel_bytes);
       AddCounter("communications under way", parent, PerfettoWriter::Unit::kCount,
@@ -306,6 +316,14 @@ class Writer {
     for (const UseSample& sample : samples) out_.AddCount(counter, sample.at_ns, sample.value);
   }
 
+  // From the first event to the last one. Nothing for 0.
+  void AddConstant(const std::string& name, Track parent, uint64_t bytes) {
+    if (bytes == 0 || events_.empty()) return;
+    const auto value = static_cast<int64_t>(bytes);
+    AddCounter(name, parent, PerfettoWriter::Unit::kBytes,
+               {{first_begin_ns_, value}, {last_end_ns_, value}});
+  }
+
   const planner::Plan& plan_;
   const TraceContext& context_;
   const absl::Span<const TraceEvent> events_;
@@ -315,6 +333,8 @@ class Writer {
   std::vector<uint32_t> sorted_;       // events
   std::vector<uint32_t> first_event_;  // of each track, into sorted_; one more at the end
   std::vector<bool> starts_flows_;     // of each track
+  int64_t first_begin_ns_ = INT64_MAX;
+  int64_t last_end_ns_ = INT64_MIN;
   absl::flat_hash_map<std::tuple<uint32_t, int64_t, uint32_t>, uint64_t> flows_;
 };
 

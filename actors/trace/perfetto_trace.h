@@ -6,7 +6,7 @@
 //   - its phases: a track for each lane that runs one at a time, and one for each floating phase,
 //   - its actors, in groups by kind: a track each, with a slice for each time that the actor ran,
 //   - counters: credits and tokens of each edge between phases, bytes of registers, communications
-//     under way.
+//     under way, and, as lines that do not change, the memory that the plan gives the device.
 // A flow leads from each send to its receive. The slice of a communication begins when the last of
 // those that take part has started it; `wait_ms` says how much earlier this one did.
 //

@@ -247,6 +247,25 @@ TEST(PerfettoTraceTest, CountersShowCreditsAndBytes) {
               ElementsAre(Pair(50, 1), Pair(620, 0)));
 }
 
+TEST(PerfettoTraceTest, PlannedMemoryIsALineADevice) {
+  planner::Plan plan = TransferPlan();
+  plan.devices[0].arena_bytes = 4096;
+  plan.devices[0].state_bytes = 1024;
+  plan.devices[0].workspace_bytes = 512;
+  plan.devices[1].host_bytes = 256;
+  const ReadTrace trace = Write(plan, TransferEvents());
+  const auto is_always = [](int64_t value) {
+    return ElementsAre(Pair(40, value), Pair(630, value));
+  };
+  const std::string first = "penstock/stage 0/device 0/";
+  EXPECT_THAT(trace.counts.at(first + "bytes of the arena, planned"), is_always(4096));
+  EXPECT_THAT(trace.counts.at(first + "bytes of states, planned"), is_always(1024));
+  EXPECT_THAT(trace.counts.at(first + "bytes of workspace, planned"), is_always(512));
+  EXPECT_FALSE(trace.counts.contains(first + "bytes of host memory, planned"));
+  EXPECT_THAT(trace.counts.at("penstock/stage 1/device 1/bytes of host memory, planned"),
+              is_always(256));
+}
+
 TEST(PerfettoTraceTest, StepsAndTheCriticalPathHaveTracks) {
   const planner::Plan plan = TransferPlan();
   const std::vector<StepWindow> steps = {{0, 0, 630}, {1, 630, 700}};

@@ -96,7 +96,7 @@ absl::Status WriteCheckpoint(const actors::Session& session, int64_t step,
                    actors::CheckpointFolder::Open(path, /*keep=*/1));
   absl::Status written;
   actors::CheckpointWriter writer(
-      session.actor_system(), std::move(folder),
+      session, std::move(folder),
       [&written](const actors::CheckpointResult& result) { written = result.status; });
   ASSIGN_OR_RETURN(std::shared_ptr<const actors::KeptStates> states,
                    session.KeepStates(actors::StateSelection::kAll));

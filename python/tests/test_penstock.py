@@ -1,5 +1,6 @@
 """The Python package on small programs: values, exceptions, memory, threads."""
 
+import ctypes
 import threading
 
 import numpy as np
@@ -102,8 +103,11 @@ def test_fetches_own_their_memory_and_are_not_copied():
     assert not np.shares_memory(view, np.array(view, copy=True))
 
 
+# PyTorch is a large download and is not in tests/requirements.txt: this runs where it is installed
+# for other reasons, such as beside the benchmarks, and is skipped in CI. The tests with bf16 below
+# check the protocol itself.
 def test_torch_takes_a_view():
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is not in tests/requirements.txt")
     with start(seed=1) as session:
         tensor = session.run({"x": x_of()})["y"]
         view = torch.from_dlpack(tensor)
@@ -157,6 +161,66 @@ class DlpackOnly:
 
     def __dlpack_device__(self):
         return self._array.__dlpack_device__()
+
+
+class DLTensor(ctypes.Structure):
+    """Of dlpack.h, version 1."""
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32),
+                ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+
+
+class DLManagedTensorVersioned(ctypes.Structure):
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32),
+                ("manager_ctx", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
+                ("flags", ctypes.c_uint64), ("tensor", DLTensor)]
+
+
+INT, BFLOAT = 0, 4  # DLDataTypeCode
+
+
+def managed_tensor(capsule):
+    """What a capsule of version 1 holds, as long as the capsule lives."""
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return DLManagedTensorVersioned.from_address(pointer_of(capsule, b"dltensor_versioned"))
+
+
+class Bfloat16(DlpackOnly):
+    """An array of 16-bit integers that says it is one of bf16, which NumPy does not have."""
+
+    def __dlpack__(self, **options):
+        capsule = self._array.__dlpack__(**{**options, "max_version": (1, 0)})
+        tensor = managed_tensor(capsule).tensor
+        assert (tensor.code, tensor.bits) == (INT, 16)
+        tensor.code = BFLOAT
+        return capsule
+
+
+def test_bf16_goes_in_and_out_through_dlpack():
+    # 1, -2.5 and others: bf16 is the upper half of f32.
+    bits = (np.array([[1, -2.5, 0, 3.140625], [-0.5, 1e30, -1e-30, 7]], np.float32)
+            .view(np.uint32) >> 16).astype(np.uint16)
+    with start("graph g {\n  %x = input : bf16[2, 4]\n  %y = neg(%x) : bf16[2, 4]\n"
+               "  return %y\n}") as session:
+        negated = session.run({"x": Bfloat16(bits.view(np.int16))})["y"]
+        twice = session.run({"x": negated})["y"]
+    for tensor, expected in ((negated, bits ^ 0x8000), (twice, bits)):
+        capsule = tensor.__dlpack__(max_version=(1, 0))
+        managed = managed_tensor(capsule)
+        assert managed.major == 1
+        out = managed.tensor
+        assert (out.code, out.bits, out.lanes) == (BFLOAT, 16, 1)
+        assert (out.device_type, out.device_id) == tensor.__dlpack_device__() == (1, 0)
+        assert (out.ndim, out.shape[0], out.shape[1]) == (2, 2, 4)
+        assert not out.strides or (out.strides[0], out.strides[1]) == (4, 1)
+        words = (ctypes.c_uint16 * 8).from_address(out.data + out.byte_offset)
+        np.testing.assert_array_equal(np.array(words).reshape(2, 4), expected)
+        # Views: another capsule has the same memory.
+        again = tensor.__dlpack__(max_version=(1, 0))
+        assert managed_tensor(again).tensor.data == out.data
 
 
 def test_feeds_of_any_kind_give_the_same_results():
