@@ -315,7 +315,7 @@ def measure(name, case, options, seconds, peak):
         ours = run_penstock(case, options, left(0.3))
         results["penstock"] = ours
     if options.torch != "no":
-        results.update(run_torch(case, options, left(0.6)))
+        results.update(run_torch(case, options, left(0.7)))
     if "penstock" in results and "step_s" in ours:
         traced = run_penstock(case, options, left(0.5), trace=True)
         if "busy_s" in traced:
