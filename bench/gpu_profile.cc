@@ -128,12 +128,12 @@ class Profiler {
 
   absl::StatusOr<planner::DeviceKind> Run() {
     planner::DeviceKind kind;
-    for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
-      RETURN_IF_ERROR(AddProducts(dtype, &kind));
-    }
     ASSIGN_OR_RETURN(const double sum_s, SumSeconds(options_.sum_elements));
     kind.memory_bytes_per_s =
         3.0 * static_cast<double>(options_.sum_elements) * sizeof(float) / sum_s;
+    for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+      RETURN_IF_ERROR(AddProducts(dtype, &kind));
+    }
     ASSIGN_OR_RETURN(kind.launch_s, LaunchSeconds());
     ASSIGN_OR_RETURN(kind.host_link_bytes_per_s, MeasureCopies());
     return kind;
@@ -172,9 +172,34 @@ class Profiler {
     double peak = 0;
     for (const auto& [flops, rate] : rates) peak = std::max(peak, rate);
     kind->peak_flops_per_s[static_cast<size_t>(dtype)] = peak;
-    if (dtype != DType::kF32) return absl::OkStatus();
+    if (dtype != DType::kF32) {
+      AddSlowdowns(dtype, rates, kind);
+      return absl::OkStatus();
+    }
     for (const auto& [flops, rate] : rates) kind->efficiency.push_back({flops, rate / peak});
     return absl::OkStatus();
+  }
+
+  // The curve of a kind is that of f32. Of other types, what products take beside what the rates
+  // allow, for all operators whose product goes through the same library. Small ones are bound by
+  // the memory, as the rates have it, but wait for their launch: one curve holds them all.
+  void AddSlowdowns(DType dtype, const std::vector<std::pair<double, double>>& rates,
+                    planner::DeviceKind* kind) const {
+    planner::MeasuredKernel measured;
+    measured.dtype = dtype;
+    measured.bound = planner::RooflineBound::kCompute;
+    for (size_t i = 0; i < rates.size(); ++i) {
+      const auto& [flops, rate] = rates[i];
+      const int64_t size = options_.product_sizes[i];
+      const double bytes = 3.0 * static_cast<double>(WholeTile({size, size}, dtype).num_bytes());
+      const double roofline_s = planner::RooflineOf(*kind, dtype, flops, bytes).seconds;
+      measured.slowdown.push_back({1e6 * roofline_s, flops / rate / roofline_s});
+    }
+    for (const char* op : {"matmul", "einsum", "einsum_bias", "einsum_bias_gelu",
+                           "einsum_gelu_grad", "einsum_bias_grad"}) {
+      measured.op = op;
+      kind->kernels.push_back(measured);
+    }
   }
 
   kernels::KernelSpec SumOf(int64_t elements) const {

@@ -2,7 +2,7 @@
 // kernels.
 //
 //   products   square, of growing sizes, in each float that the device has products of: the peak
-//              rate, and in f32 the part of it that a product of so many flops reaches
+//              rate, and what products of each size take beside it
 //   memory     a sum of two large tensors
 //   copies     to and from pinned memory of the host, the slower of the two
 //   launches   what the host takes to launch a small kernel

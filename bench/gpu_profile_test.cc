@@ -3,7 +3,9 @@
 
 #include "bench/gpu_profile.h"
 
+#include <algorithm>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "gtest/gtest.h"
@@ -36,6 +38,18 @@ TEST(GpuProfileTest, MeasuresADeviceThatRunsItsWorkLater) {
   EXPECT_EQ(kind->efficiency[0].flops, 2.0 * 8 * 8 * 8);
   EXPECT_LT(kind->efficiency[0].fraction, kind->efficiency[1].fraction);
   EXPECT_EQ(kind->efficiency[1].fraction, 1);
+  // Each other type has a curve of its own, which gives back what was measured.
+  for (const DType dtype : {DType::kF64, DType::kBF16, DType::kF16}) {
+    for (const std::string_view op : {"matmul", "einsum_bias_gelu"}) {
+      const auto found = std::find_if(
+          kind->kernels.begin(), kind->kernels.end(),
+          [&](const auto& kernel) { return kernel.op == op && kernel.dtype == dtype; });
+      ASSERT_NE(found, kind->kernels.end()) << op << " " << Name(dtype);
+      ASSERT_EQ(found->slowdown.size(), 2u);
+      EXPECT_GE(found->slowdown[1].factor, 1);
+      EXPECT_GT(found->slowdown[0].factor, found->slowdown[1].factor);
+    }
+  }
   EXPECT_GT(kind->memory_bytes_per_s, 1e6);
   EXPECT_GT(kind->host_link_bytes_per_s, 1e6);
   EXPECT_GT(kind->launch_s, 1e-9);

@@ -98,7 +98,12 @@ absl::Status ProfileGpus(const Environment& environment, const Options& options)
                   << "host link  " << FormatBytes(static_cast<uint64_t>(gpu.host_link_bytes_per_s))
                   << "/s\n"
                   << "launches   " << FormatSeconds(gpu.launch_s) << " each\n"
-                  << "links      not measured: those of an HGX H100\n"
+                  << "links      "
+                  << (cluster.num_devices() > 1
+                          ? "not measured: those between the GPUs of an HGX H100 (preset "
+                            "hgx-h100); edit [[level]] for others"
+                          : "none")
+                  << "\n"
                   << "written to " << options.output << " in " << FormatSeconds(seconds) << "\n";
   return absl::OkStatus();
 }

@@ -32,6 +32,10 @@ std::string DescribeGpu(const kernels::Gpu& gpu, size_t index) {
 // "13.0"
 std::string Version(int version) { return StrCat(version / 1000, ".", version % 1000 / 10); }
 
+std::string ThroughHost(std::string_view why) {
+  return StrCat("what the GPUs exchange goes through the memory of the host: ", why);
+}
+
 }  // namespace
 
 absl::StatusOr<kernels::KernelsByKind> KernelsOf(const Registries& registries,
@@ -82,6 +86,22 @@ absl::StatusOr<planner::KernelTraitsOf> TraitsOf(const Registries& registries,
       });
 }
 
+std::string HostCollectivesNote(const DeviceList& devices, size_t num_devices, size_t num_gpus,
+                                bool is_one_process) {
+  if (!devices.IsAll("cuda")) {
+    return ThroughHost("NCCL joins GPUs alone, and the job has devices of other kinds");
+  }
+  if (!is_one_process) {
+    return ThroughHost("NCCL is not yet used between processes; cluster.processes = 1 uses it");
+  }
+  if (num_devices > num_gpus) {
+    return ThroughHost(StrCat("NCCL wants a GPU for each device, and ",
+                              Counted(static_cast<int64_t>(num_devices), "device"), " share ",
+                              Counted(static_cast<int64_t>(num_gpus), "GPU")));
+  }
+  return "";
+}
+
 absl::StatusOr<DeviceSource> FindDevices(const DeviceList& devices, size_t num_devices,
                                          bool is_one_process) {
   DeviceSource source;
@@ -94,10 +114,15 @@ absl::StatusOr<DeviceSource> FindDevices(const DeviceList& devices, size_t num_d
     num_gpus = static_cast<uint32_t>(system.gpus.size());
     for (const kernels::Gpu& gpu : system.gpus) source.max_memory_bytes += gpu.memory_bytes;
   }
-  // NCCL takes no GPU twice, and the devices of one process only.
-  if (devices.IsAll("cuda") && is_one_process && num_devices > 1 && num_devices <= num_gpus) {
-    absl::StatusOr<transport::CommunicatorFactory> factory = transport::CreateNcclCommunicators();
-    if (factory.ok()) source.create_communicator = *std::move(factory);
+  if (devices.Has("cuda") && num_devices > 1) {
+    source.collectives_note = HostCollectivesNote(devices, num_devices, num_gpus, is_one_process);
+    if (source.collectives_note.empty()) {
+      absl::StatusOr<transport::CommunicatorFactory> factory = transport::CreateNcclCommunicators();
+      source.collectives_note =
+          factory.ok() ? "collectives of the GPUs go through NCCL, messages through the host"
+                       : ThroughHost(ToStd(factory.status().message()));
+      if (factory.ok()) source.create_communicator = *std::move(factory);
+    }
   }
   source.create = [devices, num_gpus](uint32_t index) -> absl::StatusOr<std::unique_ptr<Device>> {
     const std::string& kind = devices.KindOf(index);
@@ -117,7 +142,9 @@ std::vector<std::string> DescribeDevices(std::string_view kind) {
   if (!system.status.ok()) return {StrCat("none: ", ToStd(system.status.message()))};
   std::vector<std::string> lines;
   for (size_t i = 0; i < system.gpus.size(); ++i) lines.push_back(DescribeGpu(system.gpus[i], i));
-  lines.push_back(StrCat("CUDA ", Version(system.runtime_version), ", driver for CUDA ",
+  // A driver has a version of its own, which CUDA does not tell.
+  lines.push_back(StrCat("CUDA ", Version(system.runtime_version),
+                         "; the newest that the driver supports is CUDA ",
                          Version(system.driver_version)));
   lines.push_back(DescribeNccl());
   lines.push_back(kernels::DescribeCudnn());

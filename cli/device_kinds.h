@@ -39,7 +39,13 @@ struct DeviceSource {
   uint64_t max_memory_bytes = 0;  // of all devices and of the host
   // By which the devices run their collectives themselves; null: the host runs them.
   transport::CommunicatorFactory create_communicator;
+  // Of GPUs that exchange data: by what their collectives go, and why not by NCCL; else empty.
+  std::string collectives_note;
 };
+// Why the host runs the collectives of a job with GPUs among its devices, whether or not there is
+// NCCL; empty: NCCL can run them.
+std::string HostCollectivesNote(const DeviceList& devices, size_t num_devices, size_t num_gpus,
+                                bool is_one_process);
 // For a job with `num_devices`. An error where this machine has no such device. GPUs run their
 // collectives where one process has all devices, each of them a GPU of its own, and there is NCCL.
 absl::StatusOr<DeviceSource> FindDevices(const DeviceList& devices, size_t num_devices,

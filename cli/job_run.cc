@@ -26,6 +26,7 @@
 #include "cli/inference.h"
 #include "cli/interrupts.h"
 #include "cli/job_cluster.h"
+#include "cli/job_machine.h"
 #include "cli/job_monitor.h"
 #include "cli/job_policy.h"
 #include "cli/json.h"
@@ -53,6 +54,7 @@
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "planner/simulator/peak_step.h"
 
 namespace penstock::cli {
 namespace {
@@ -157,8 +159,13 @@ class JobRun {
       return cluster.status();
     }
     cluster_ = *std::move(cluster);
+    std::string collectives_note;
     if (cluster_ != nullptr) {
       session_options_.start_engine = cluster_->engine_factory();
+      if (device_list_.Has("cuda") && num_devices > 1) {
+        collectives_note = HostCollectivesNote(device_list_, plan_.devices.size(),
+                                               plan_.devices.size(), /*is_one_process=*/false);
+      }
     } else {
       const auto devices = FindDevices(device_list_, plan_.devices.size(), /*is_one_process=*/true);
       if (!devices.ok()) {
@@ -167,11 +174,15 @@ class JobRun {
       session_options_.create_device = devices->create;
       session_options_.create_communicator = devices->create_communicator;
       session_options_.max_memory_bytes = devices->max_memory_bytes;
+      collectives_note = devices->collectives_note;
     }
     if (cluster_ != nullptr) nodes_ = cluster_->nodes();
     cores_ = CoresOfDevices(nodes_, num_devices, threads_);
     if (device_list_.IsAll("cpu")) {
       summary_.cores_note = CrowdingNote(nodes_, num_devices, threads_);
+    }
+    if (!collectives_note.empty()) {
+      environment_.err << "note: " << collectives_note << std::endl;
     }
     if (!summary_.cores_note.empty()) {
       environment_.err << "note: " << summary_.cores_note << std::endl;
@@ -255,7 +266,10 @@ class JobRun {
     const absl::Status trained = trainer.Run(&summary_);
     is_done_before_ = trained.ok() && summary_.steps == 0;
     last_step_ = LastTraced(trainer);
-    if (trained.ok()) AddGraphs(*session);
+    if (trained.ok()) {
+      AddGraphs(*session);
+      AddPeak();
+    }
     events_ = session->TakeTrace();
     if (!trained.ok() && is_trace_wanted_ && events_.empty()) {
       // The job was aborted: what devices of this process have recorded is still there.
@@ -375,6 +389,16 @@ class JobRun {
     environment_.err << "note: the job was aborted, so the trace of its processes is lost";
     if (!files.empty()) environment_.err << "; not written: " << StrJoin(files, ", ");
     environment_.err << std::endl;
+  }
+
+  // Where the peak rates are known: those of a core of this machine are not.
+  void AddPeak() {
+    if (!device_list_.IsAll("cuda") && job_.cluster.file.empty()) return;
+    const absl::StatusOr<planner::Machine> machine =
+        MachineOf(job_, static_cast<int64_t>(plan_.devices.size()));
+    if (!machine.ok()) return;  // a plan may be for other devices than the job
+    summary_.peak_step_s = planner::PeakStepSeconds(plan_, environment_.registries.ops, *machine);
+    summary_.peak_of = machine->cluster.KindOf(0).name;
   }
 
   // What the GPUs of the session launch as graphs.

@@ -203,6 +203,10 @@ std::string SummaryJson(const RunSummary& summary) {
     StrAppend(&text, ", \"images_per_s\": ",
               JsonNumber(static_cast<double>(summary.images_per_step) / step_time_s));
   }
+  if (summary.peak_step_s > 0 && step_time_s > 0) {
+    StrAppend(&text, ", \"mfu\": ", JsonNumber(summary.peak_step_s / step_time_s),
+              ", \"peak_of\": ", JsonString(summary.peak_of));
+  }
   if (!summary.graphs.empty()) {
     std::vector<std::string> lines;
     for (const std::string& line : summary.graphs) lines.push_back(JsonString(line));
@@ -250,6 +254,10 @@ std::string SummaryText(const RunSummary& summary) {
   if (summary.images_per_step > 0 && step_time_s > 0) {
     StrAppend(&text, ", ", FormatCount(static_cast<double>(summary.images_per_step) / step_time_s),
               " images/s");
+  }
+  if (summary.peak_step_s > 0 && step_time_s > 0) {
+    text += fmt::format(", MFU {:.1f} % of {}", 100 * summary.peak_step_s / step_time_s,
+                        summary.peak_of);
   }
   text += "\n";
   if (!std::isnan(summary.validation_loss) && std::isnan(summary.unigram_entropy)) {

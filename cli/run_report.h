@@ -41,6 +41,10 @@ struct RunSummary {
   std::string cores_note;  // where devices outnumber the cores
   // What GPUs launch as CUDA graphs, a line for devices of which the same is true; empty: no GPUs.
   std::vector<std::string> graphs;
+  // What a step would take at the peak rates of the devices (planner/simulator/peak_step.h), and
+  // whose they are; 0: not known.
+  double peak_step_s = 0;
+  std::string peak_of;
   std::vector<double> step_times_s;  // of every step
   std::vector<double> losses;        // likewise
   std::vector<Validation> validations;

@@ -42,6 +42,19 @@ TEST(RunReportTest, AWholeTraceNeedsNoNote) {
   EXPECT_THAT(SummaryJson(untraced), Not(HasSubstr("traced_steps")));
 }
 
+TEST(RunReportTest, UtilisationIsShownWhereThePeakIsKnown) {
+  RunSummary summary;
+  summary.steps = 3;
+  summary.step_times_s = {9, 0.5, 0.5};
+  EXPECT_THAT(SummaryText(summary), Not(HasSubstr("MFU")));
+  EXPECT_THAT(SummaryJson(summary), Not(HasSubstr("mfu")));
+  summary.peak_step_s = 0.2;
+  summary.peak_of = "H100";
+  EXPECT_THAT(SummaryText(summary), HasSubstr(", MFU 40.0 % of H100\n"));
+  const nlohmann::json json = nlohmann::json::parse(SummaryJson(summary));
+  EXPECT_EQ(json["summary"]["mfu"].get<double>(), 0.4);
+}
+
 // Sending a scalar does not take a millisecond: the second time, a thread had no core.
 TEST(RunReportTest, ATransferWithoutACoreWaits) {
   planner::Plan plan;

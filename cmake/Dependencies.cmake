@@ -65,7 +65,7 @@ if(CAF_VERSION VERSION_GREATER_EQUAL 0.18)
 endif()
 
 # oneDNN's own CMake package asks for OpenCL on Debian, which nothing here uses.
-if(NOT TARGET penstock_deps::dnnl)
+if(PENSTOCK_ONEDNN AND NOT TARGET penstock_deps::dnnl)
   find_path(PENSTOCK_DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
   find_library(PENSTOCK_DNNL_LIBRARY dnnl)
   mark_as_advanced(PENSTOCK_DNNL_INCLUDE_DIR PENSTOCK_DNNL_LIBRARY)

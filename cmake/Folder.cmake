@@ -2,7 +2,8 @@
 
 # penstock_sources(out): the sources of the current folder, tests left out; the folders cuda/ count
 # only where CUDA is built, and folders no_cuda/ only where it is not; likewise nccl/ and no_nccl/.
-# Of cudnn/ and no_cudnn/, which belong to CUDA, builds without CUDA have neither.
+# Of cudnn/ and no_cudnn/, which belong to CUDA, builds without CUDA have neither. no_onednn/ stands in
+# for kernels/cpu/onednn*.
 function(penstock_sources out)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS
     "${CMAKE_CURRENT_SOURCE_DIR}/*.cc" "${CMAKE_CURRENT_SOURCE_DIR}/*.cu")
@@ -18,6 +19,11 @@ function(penstock_filter_backends name)
     list(FILTER files EXCLUDE REGEX "/no_cuda/[^/]*$")
   else()
     list(FILTER files EXCLUDE REGEX "/cuda/[^/]*$|\\.cu$")
+  endif()
+  if(PENSTOCK_ONEDNN)
+    list(FILTER files EXCLUDE REGEX "/no_onednn/[^/]*$")
+  else()
+    list(FILTER files EXCLUDE REGEX "/cpu/onednn[^/]*$")
   endif()
   if(PENSTOCK_BUILD_NCCL)
     list(FILTER files EXCLUDE REGEX "/no_nccl/[^/]*$")

@@ -224,7 +224,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--compile", type=int, default=0, help="1: torch.compile the forward")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--markdown", action="store_true", help="print the rows of a table for docs/BENCHMARKS.md")
+    parser.add_argument("--markdown", action="store_true", help="print the rows of a table for docs/PERFORMANCE.md")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     for name in ("width", "heads", "dump"):

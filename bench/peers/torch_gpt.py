@@ -11,12 +11,14 @@ from gpt_job import (BETA1, BETA2, CLIP_NORM, EPSILON, LAYER_NORM_EPSILON, LEARN
 
 
 class Named(torch.nn.Module):
-    """Its parameters start as the arrays in `weights`, by their names in Penstock."""
+    """Its parameters start as the arrays or tensors in `weights`, by their names in Penstock."""
 
     def __init__(self, weights):
         super().__init__()
         for name, array in weights.items():
-            self.register_parameter(self.key(name), torch.nn.Parameter(torch.tensor(array)))
+            if not isinstance(array, torch.Tensor):
+                array = torch.tensor(array)
+            self.register_parameter(self.key(name), torch.nn.Parameter(array))
 
     @staticmethod
     def key(name):
@@ -81,10 +83,12 @@ class Trainer:
     """Trains `model`; `forward` is the model itself or a wrapper of it, such as DDP.
 
     `autocast`: the dtype in which the forward pass computes where PyTorch deems it safe; None: f32.
+    `device`: where the model is, "cpu" or "cuda".
     """
 
-    def __init__(self, forward, model, fused=True, autocast=None):
+    def __init__(self, forward, model, fused=True, autocast=None, device="cpu"):
         self.forward = forward
+        self.device = device
         self.autocast = autocast
         self.parameters = list(model.parameters())
         decayed, others = [], []
@@ -96,13 +100,24 @@ class Trainer:
             lr=LEARNING_RATE, betas=(BETA1, BETA2), eps=EPSILON, fused=fused,
         )
 
-    def step(self, tokens, labels):
-        """Trains on arrays of integers; returns the loss before the update, and the seconds."""
-        begin = time.perf_counter()
-        with torch.autocast("cpu", dtype=self.autocast, enabled=self.autocast is not None):
-            loss = self.forward(torch.from_numpy(tokens).long(), torch.from_numpy(labels).long())
+    def launch(self, tokens, labels):
+        """Trains on arrays of integers; returns the loss before the update, which a GPU may still compute."""
+        with torch.autocast(self.device, dtype=self.autocast, enabled=self.autocast is not None):
+            loss = self.forward(self.to_device(tokens), self.to_device(labels))
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.parameters, CLIP_NORM)
         self.optimizer.step()
-        return loss.item(), time.perf_counter() - begin
+        return loss
+
+    def to_device(self, array):
+        tensor = torch.from_numpy(array).long()
+        if self.device == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self.device, non_blocking=True)  # not awaited
+
+    def step(self, tokens, labels):
+        """Likewise; returns the loss and the seconds until it was there."""
+        begin = time.perf_counter()
+        loss = self.launch(tokens, labels).item()
+        return loss, time.perf_counter() - begin

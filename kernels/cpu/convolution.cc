@@ -73,8 +73,8 @@ void ForEachRow(const ConvolutionShape& shape, Row row) {
   }
 }
 
-// In loops. Each unit of work writes a part of the result of its own: a plane, or the taps of a
-// pair of channels.
+// In loops, for types and builds without oneDNN. Each unit of work writes a part of the result of
+// its own: a plane, or the taps of a pair of channels.
 template <typename T>
 class DirectConvolution : public CpuKernel {
  public:
@@ -287,17 +287,22 @@ class BatchConvolution : public CpuKernel {
   std::vector<Piece> pieces_;  // none where there is nothing to compute
 };
 
+bool GoesThroughOneDnn(const KernelSpec& spec) {
+  return MainDType(spec) == DType::kF32 && HasOneDnnConvolutions();
+}
+
 }  // namespace
 
 KernelDef ConvolutionDef(ConvolutionPass pass) {
   return {.workspace_bytes =
               [pass](const KernelSpec& spec, int num_threads) {
-                if (MainDType(spec) != DType::kF32) return size_t{0};
+                if (!GoesThroughOneDnn(spec)) return size_t{0};
                 return BatchConvolution::WorkspaceBytes(spec, pass, num_threads);
               },
           .create = [pass](const KernelSpec& spec, Device& device, Stream& stream) -> KernelOr {
-            if (MainDType(spec) != DType::kF32) {
-              return CreateKernel<DirectConvolution, TypeList<double>>(spec, device, stream, pass);
+            if (!GoesThroughOneDnn(spec)) {
+              return CreateKernel<DirectConvolution, TypeList<float, double>>(spec, device, stream,
+                                                                              pass);
             }
             RETURN_IF_ERROR(CheckDevice(spec, device));
             return BatchConvolution::Create(spec, device, pass);

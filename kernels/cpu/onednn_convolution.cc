@@ -284,6 +284,8 @@ OneDnnConvolution::OneDnnConvolution(std::unique_ptr<Impl> impl) : impl_(std::mo
 
 OneDnnConvolution::~OneDnnConvolution() = default;
 
+bool HasOneDnnConvolutions() { return true; }
+
 absl::StatusOr<std::unique_ptr<OneDnnConvolution>> OneDnnConvolution::Create(
     const ConvolutionShape& shape, ConvolutionPass pass) {
   RunOneDnnOnOneThread();

@@ -20,6 +20,9 @@
 
 namespace penstock::kernels {
 
+// Whether this build has oneDNN. Without it nothing else here may be called.
+bool HasOneDnnConvolutions();
+
 class OneDnnConvolution {
  public:
   // Compiles the code. REQUIRES: all extents are positive.

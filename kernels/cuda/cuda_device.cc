@@ -18,6 +18,14 @@
 namespace penstock::kernels::cuda {
 namespace {
 
+// Whether work that was asked after is still running. CUDA then also keeps the answer as the last
+// error of the thread, where a library that looks for errors of its own would find it.
+bool IsRunning(cudaError_t query) {
+  if (query != cudaErrorNotReady) return false;
+  cudaGetLastError();
+  return true;
+}
+
 // What the streams of a device and their events share.
 struct DeviceState {
   ~DeviceState() {
@@ -114,7 +122,7 @@ class CudaEvent : public Event {
   bool IsDone() const override {
     if (errors_ == nullptr || is_done_) return true;  // never recorded, or seen before
     const cudaError_t query = cudaEventQuery(event_);
-    if (query == cudaErrorNotReady) return false;
+    if (IsRunning(query)) return false;
     is_done_ = true;
     if (has_error_) return true;  // since it was recorded
     if (query != cudaSuccess) {
@@ -193,8 +201,7 @@ class StreamImpl : public CudaStream, public CapturingStream {
     // Bounded: CUDA frees the stream itself when its work is done.
     const SteadyClock clock;
     const int64_t begin_ns = clock.NowNs();
-    while (cudaStreamQuery(stream_) == cudaErrorNotReady &&
-           clock.NowNs() - begin_ns < kMaxDestroyWaitNs) {
+    while (IsRunning(cudaStreamQuery(stream_)) && clock.NowNs() - begin_ns < kMaxDestroyWaitNs) {
       sched_yield();
     }
     cudaStreamDestroy(stream_);

@@ -50,6 +50,7 @@ struct FakeCuda {
   cudaError_t count_error = cudaSuccess;  // of cudaGetDeviceCount
   cudaError_t next_error = cudaSuccess;   // of the next call that can fail
   cudaError_t sticky = cudaSuccess;       // of all calls from now on
+  cudaError_t last = cudaSuccess;         // that cudaGetLastError returns
   std::vector<FakeStream*> streams;
   int num_graphs = 0;          // that are not destroyed
   int num_offsets_stored = 0;  // launches of the kernel that does so
@@ -57,11 +58,16 @@ struct FakeCuda {
   std::vector<cudaStreamCaptureMode> capture_modes;
   int num_allocations = 0;  // that are not freed
 
+  // What a call returns stays behind as the last error.
+  cudaError_t Return(cudaError_t error) {
+    if (error != cudaSuccess) last = error;
+    return error;
+  }
   cudaError_t Take() {
-    if (sticky != cudaSuccess) return sticky;
+    if (sticky != cudaSuccess) return Return(sticky);
     const cudaError_t error = next_error;
     next_error = cudaSuccess;
-    return error;
+    return Return(error);
   }
   void RunSome() {
     for (FakeStream* stream : streams) {
@@ -117,7 +123,11 @@ cudaError_t cudaMemset(void* data, int value, size_t num_bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetLastError() {
+  const cudaError_t last = fake->last;
+  fake->last = fake->sticky;
+  return last;
+}
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   fake->selected.push_back(fake->current);
@@ -197,8 +207,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   fake->RunSome();
-  if (fake->sticky != cudaSuccess) return fake->sticky;
-  return Of(stream)->work.empty() ? cudaSuccess : cudaErrorNotReady;
+  if (fake->sticky != cudaSuccess) return fake->Return(fake->sticky);
+  return fake->Return(Of(stream)->work.empty() ? cudaSuccess : cudaErrorNotReady);
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   for (int i = 0; i < 1000 && !Of(stream)->work.empty(); ++i) fake->RunSome();
@@ -254,8 +264,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   fake->RunSome();
-  if (fake->sticky != cudaSuccess) return fake->sticky;
-  return Of(event)->num_reached == Of(event)->num_records ? cudaSuccess : cudaErrorNotReady;
+  if (fake->sticky != cudaSuccess) return fake->Return(fake->sticky);
+  const bool is_done = Of(event)->num_reached == Of(event)->num_records;
+  return fake->Return(is_done ? cudaSuccess : cudaErrorNotReady);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   fake->selected.push_back(fake->current);
@@ -315,6 +326,21 @@ TEST_F(CudaDeviceTest, EventsAreDoneWhenTheirStreamHasCopied) {
   EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs), absl::OkStatus());
   EXPECT_EQ(back, 5);
   EXPECT_THAT(cuda_.selected, Each(1));
+}
+
+// A library that is called next would take "not ready" for an error of its own.
+TEST_F(CudaDeviceTest, AskingAfterRunningWorkLeavesNoError) {
+  const auto device = Open();
+  const auto event = device->CreateEvent();
+  auto stream = device->CreateStream();
+  int a = 1;
+  int b = 0;
+  for (int i = 0; i < 3; ++i) stream->Copy(&b, &a, sizeof(a), CopyKind::kDeviceToDevice);
+  stream->Record(event.get());
+  EXPECT_FALSE(event->IsDone());
+  EXPECT_EQ(cuda_.last, cudaSuccess);
+  stream = nullptr;  // waits for the rest
+  EXPECT_EQ(cuda_.last, cudaSuccess);
 }
 
 // Other code on the thread may have selected another device before any call.

@@ -43,6 +43,13 @@ GpuSystem FindGpus() {
   cudaDriverGetVersion(&system.driver_version);
   int count = 0;
   if (const cudaError_t counted = cudaGetDeviceCount(&count); counted != cudaSuccess) {
+    cudaGetLastError();  // it is known
+    // CUDA then complains of an old driver.
+    if (system.driver_version == 0) {
+      system.status =
+          absl::FailedPreconditionError("CUDA finds no GPU: no NVIDIA driver is installed");
+      return system;
+    }
     system.status =
         absl::FailedPreconditionError(StrCat("CUDA finds no GPU: ", cudaGetErrorString(counted)));
     return system;

@@ -12,6 +12,7 @@
 #include "planner/cluster/cluster_model.h"
 #include "planner/cluster/presets.h"
 #include "planner/compile.h"
+#include "planner/simulator/peak_step.h"
 #include "tests/support/gpt_plan.h"
 #include "tests/support/planner_fixture.h"
 
@@ -79,9 +80,12 @@ constexpr char kProduct[] = R"(graph g {
 })";
 
 TEST_F(SimulatePlanTest, AKernelTakesWhatItsDeviceNeeds) {
-  const Simulation simulation = Simulate(PlanOf(kProduct), TwoPairs(1e6));
+  const Plan plan = PlanOf(kProduct);
+  const Simulation simulation = Simulate(plan, TwoPairs(1e6));
   EXPECT_NEAR(simulation.step_s, 2e-3, 1e-6);
   EXPECT_NEAR(simulation.mfu, 1, 1e-3);
+  EXPECT_NEAR(PeakStepSeconds(plan, ops_, TwoPairs(1e6)), simulation.mfu * simulation.step_s,
+              1e-12);
   EXPECT_NEAR(simulation.bubble(), 0, 1e-3);
   EXPECT_EQ(simulation.observed, (std::vector<uint32_t>{0}));
   EXPECT_NEAR(simulation.times[0].compute_s, 2e-3, 1e-6);

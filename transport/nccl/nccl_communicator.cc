@@ -94,7 +94,11 @@ class NcclGroup {
   absl::Status MakeReady() {
     RETURN_IF_ERROR(failure_);
     if (!has_joined_) {
-      RETURN_IF_ERROR(Await("not all of them have joined: NCCL joins the devices of one process"));
+      RETURN_IF_ERROR(
+          Await("not all of them have joined, perhaps because a member's process has failed or "
+                "waits for something else: look for its error above; NCCL_DEBUG=INFO "
+                "makes NCCL say what it waits for, and NCCL_SOCKET_IFNAME sets the "
+                "network interface that it uses"));
       has_joined_ = true;
       return absl::OkStatus();
     }
