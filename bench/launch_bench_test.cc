@@ -5,6 +5,10 @@
 namespace penstock::bench {
 namespace {
 
+// A job of 4,096 nodes is to start in 20 s, and one of 64 on this host in 5 s. Other tests share
+// the cores here, so these bounds are four times as wide: they catch what grows with the square.
+constexpr double kSlack = 4;
+
 // Nearly as many at once as may wait for their handshakes.
 TEST(LaunchBenchTest, ManyAgentsJoin) {
   LaunchBenchOptions options;
@@ -15,16 +19,17 @@ TEST(LaunchBenchTest, ManyAgentsJoin) {
     const absl::StatusOr<LaunchFigures> figures = MeasureAgents(options);
     ASSERT_TRUE(figures.ok()) << figures.status();
     EXPECT_GT(figures->join_s, 0);
-    EXPECT_LT(figures->join_s, 20);
+    EXPECT_LT(figures->join_s, kSlack * 20 * options.num_agents / 4096);
     EXPECT_GT(figures->coordinator_cpu_us, 0);
     EXPECT_LT(figures->memory_bytes, 1 << 20);
   }
 }
 
 TEST(LaunchBenchTest, NodesOfThisHostJoin) {
-  const absl::StatusOr<double> seconds = MeasureNodes(3, {PENSTOCK_FAULTY_NODE});
+  const absl::StatusOr<double> seconds = MeasureNodes(64, {PENSTOCK_FAULTY_NODE});
   ASSERT_TRUE(seconds.ok()) << seconds.status();
   EXPECT_GT(*seconds, 0);
+  EXPECT_LT(*seconds, kSlack * 5);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "cli/device_kinds.h"
+#include "cli/failure_report.h"
 #include "cli/help_text.h"
 #include "cli/job.h"
 #include "cli/utf8.h"
@@ -287,7 +288,7 @@ int RunCommandLine(const Environment& given, absl::Span<const std::string> argum
   if (status.ok() && !environment.out.flush()) {
     status = absl::UnavailableError("the results could not be written to standard output");
   }
-  if (!status.ok()) {
+  if (!status.ok() && !status.GetPayload(kToldPayload).has_value()) {
     // It may hold what stands in a file.
     environment.err << "penstock: " << PrintableUtf8(ToStd(status.message())) << std::endl;
   }

@@ -12,6 +12,10 @@
 
 namespace penstock::cli {
 
+// Of an error that has been printed: what has started the members of a job ends them as soon as one
+// has died, and the others must have said why by then.
+inline constexpr char kToldPayload[] = "penstock/told";
+
 struct FailedNode {
   uint32_t rank = 0;
   std::string host = {};                     // empty: not known

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/cord.h"
 #include "cli/analyse_trace.h"
 #include "cli/data.h"
 #include "cli/device_kinds.h"
@@ -42,6 +43,7 @@
 #include "cli/sample_text.h"
 #include "cli/trace_file.h"
 #include "cli/trainer.h"
+#include "cli/utf8.h"
 #include "fmt/format.h"
 
 #include "actors/cluster/cluster.h"
@@ -155,8 +157,9 @@ class JobRun {
                          .output = output_,
                          .interrupts = &interrupts_});
     if (!cluster.ok()) {
-      ReportFailure(cluster.status());
-      return cluster.status();
+      absl::Status failure = cluster.status();
+      ReportFailure(&failure);
+      return failure;
     }
     cluster_ = *std::move(cluster);
     std::string collectives_note;
@@ -187,14 +190,14 @@ class JobRun {
     if (!summary_.cores_note.empty()) {
       environment_.err << "note: " << summary_.cores_note << std::endl;
     }
-    const absl::Status status = Train();
+    absl::Status status = Train();
     const absl::Status ended = cluster_ != nullptr ? cluster_->Stop(status) : absl::OkStatus();
     if (status.ok() && !ended.ok()) {
       environment_.err << "note: the job is done, but some of its processes did not end cleanly: "
                        << ToStd(ended.message()) << std::endl;
     }
     const absl::Status written = WriteResults(status);
-    ReportFailure(status);
+    ReportFailure(&status);
     if (!status.ok()) return status;
     return written.ok() ? LastCheckpoint() : written;
   }
@@ -307,10 +310,16 @@ class JobRun {
     return used;
   }
 
-  // What helps beside the error itself: what the node that has failed has printed, and how the job
-  // goes on. The end of the run.
-  void ReportFailure(const absl::Status& status) {
-    if (status.ok()) return;
+  // Prints the error of a job that has failed after what helps beside it. The end of the run.
+  void ReportFailure(absl::Status* status) {
+    if (status->ok()) return;
+    DescribeFailure(*status);
+    environment_.err << "penstock: " << PrintableUtf8(ToStd(status->message())) << std::endl;
+    status->SetPayload(kToldPayload, absl::Cord());
+  }
+
+  // What the node that has failed has printed, and how the job goes on.
+  void DescribeFailure(const absl::Status& status) {
     const int32_t rank = actors::OriginOf(status).rank;
     std::vector<std::string> last_lines;
     // All that the nodes have printed is here then, and comes out before the report.

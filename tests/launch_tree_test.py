@@ -64,7 +64,7 @@ class LaunchTreeTest(HostsDeathTest):
             joined = re.findall(r"joined: rank (\d) on (\S+):", done.stderr)
             self.assertEqual(sorted(joined), [(str(rank), name) for rank, name in
                                               enumerate(self.hosts.names())], done.stderr)
-            await_true(lambda: not self.processes(), "the end of all processes")
+            await_true(lambda: not self.left(), "the end of all processes")
 
     def test_each_host_starts_the_next_and_nobody_sees_the_key(self):
         self.launch()
@@ -82,7 +82,7 @@ class LaunchTreeTest(HostsDeathTest):
         self.run_.send_signal(signal.SIGINT)  # of `ip netns exec`, which has become the coordinator
         self.assertEqual(self.run_.wait(PATIENCE_S), 130, self.output.text())
         self.assertNotIn("killed by signal", self.output.text())
-        await_true(lambda: not self.processes(), "the end of all processes")
+        await_true(lambda: not self.left(), "the end of all processes")
 
     def test_a_node_at_the_end(self):
         self.launch()
@@ -111,9 +111,10 @@ class LaunchTreeTest(HostsDeathTest):
         self.launch()
         begin = time.monotonic()
         os.kill(self.processes("launch")[0], signal.SIGKILL)
-        self.check_gone(begin, BOUND_S + 1)
         for rank in range(4):
-            self.await_log(rank, rank, r"penstock: the coordinator \(pid \d+ on n1\) is gone")
+            self.check_log(begin, self.log(rank, rank),
+                           r"penstock: the coordinator \(pid \d+ on n1\) is gone")
+        self.check_gone(begin, BOUND_S + 1)
 
     def test_a_host_that_cannot_be_reached_is_named(self):
         self.network.switch(3, "down")
@@ -125,7 +126,7 @@ class LaunchTreeTest(HostsDeathTest):
         self.assertEqual(done.returncode, 255, done.stderr)
         self.assertRegex(done.stderr, r"\[3 n4\] ssh: connect to host n4 ")
         self.assertRegex(done.stderr, r"penstock: node 3 .*n4.* exited with status 255 before it joined")
-        await_true(lambda: not self.processes(), "the end of all processes")
+        await_true(lambda: not self.left(), "the end of all processes")
 
     def test_other_launchers_have_no_tree(self):
         done = subprocess.run([PENSTOCK, "launch", "--launcher", "mpi", "-H", "n1,n2", "--through",

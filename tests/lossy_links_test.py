@@ -77,8 +77,8 @@ class LossyLinksTest(HostsDeathTest):
         self.start_on(0, self.command(*self.long_job()))
         begin = time.monotonic()
         self.cut(VICTIM)
+        self.check_log(begin, self.log(VICTIM, 1), "has gone silent")
         self.check_named(begin, r"penstock: node 1 \(pid \d+ on n3\) has not answered for 3\.3s", 1)
-        self.await_log(VICTIM, 1, "has gone silent")
 
 
 if __name__ == "__main__":

@@ -197,6 +197,7 @@ control::StatusPromise ClusterEngine::OpenNode(
   spec.setFirstStep(options.first_step);
   spec.setInitStates(options.states == nullptr);
   spec.setCapturesGraphs(options.captures_graphs);
+  spec.setLinkTimeoutMs(supervisor_.LinkTimeoutMs());
   spec.setSharesCores(crowded_hosts_.contains(hosts_[rank]));
   call.setObserver(session_->MakeObserver(rank));
   return control::StatusOf(call.send(),

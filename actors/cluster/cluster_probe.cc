@@ -54,7 +54,8 @@ class Probe {
           for (uint32_t peer = 0; peer < num_ranks_; ++peer) {
             if (peer != rank) peers.push_back(peer);
           }
-          return OpenExchange(node, number_, rank, num_ranks_, peers, timeout_, &addresses_[rank]);
+          return OpenExchange(supervisor_, node, number_, rank, num_ranks_, peers, timeout_,
+                              &addresses_[rank]);
         },
         "the opening of connections between nodes", timeout_);
   }

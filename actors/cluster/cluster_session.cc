@@ -62,6 +62,12 @@ class ClusterSession::ObserverServer final : public control::Observer::Server {
     return kj::READY_NOW;
   }
 
+  kj::Promise<void> linkCut(LinkCutContext context) override {
+    const auto params = context.getParams();
+    if (IsCurrent(params.getGeneration())) Check(session_->LinkCut(rank_, params.getDevice()));
+    return kj::READY_NOW;
+  }
+
   kj::Promise<void> declined(DeclinedContext context) override {
     if (IsCurrent(context.getParams().getGeneration())) session_->Declined();
     return kj::READY_NOW;
@@ -197,6 +203,42 @@ absl::Status ClusterSession::Error(uint32_t rank, control::Observer::ErrorParams
   absl::Status status = control::ReadError(params.getStatus());
   SetOrigin({.rank = static_cast<int32_t>(rank)}, &status);
   ReportError(status, [this, device, step, status] { observer_->OnError(device, step, status); });
+  return absl::OkStatus();
+}
+
+absl::Status ClusterSession::LinkCut(uint32_t rank, uint32_t device) {
+  uint32_t other = 0;
+  while (other < num_processes_ && !DevicesOf(other).Has(device)) ++other;
+  if (other == num_processes_ || other == rank) {
+    return absl::InvalidArgumentError(StrCat("a cut link to device ", device));
+  }
+  if (is_checking_link_) return absl::OkStatus();
+  is_checking_link_ = true;
+  auto answers = kj::heapArrayBuilder<kj::Promise<void>>(2);
+  for (const uint32_t asked : {rank, other}) {
+    KJ_IF_MAYBE (node, context_->node_of(asked)) {
+      answers.add(node->pingRequest().send().ignoreResult());
+    } else {
+      return absl::OkStatus();  // its loss is told
+    }
+  }
+  // The failure detector bounds the wait.
+  context_->tasks.add(
+      calls_.wrap(kj::joinPromises(answers.finish()))
+          .then(
+              [session = shared_from_this(), rank, other] {
+                if (session->is_over()) return;
+                const int64_t step = session->oldest_step();
+                session->Fail(absl::UnavailableError(StrCat(
+                    session->context_->name_of(rank), " hears nothing from ",
+                    session->context_->name_of(other), step >= 0 ? " in " : "",
+                    step >= 0 ? StepName(step) : "", ": for ",
+                    absl::FormatDuration(session->context_->link_timeout),
+                    " nothing has passed between them that should have. Both answer this process, "
+                    "so the link between their hosts is the likely cause: look at its cables, "
+                    "switches, routes and firewalls")));
+              },
+              [](const kj::Exception&) {}));
   return absl::OkStatus();
 }
 

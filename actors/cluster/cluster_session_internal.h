@@ -7,6 +7,10 @@
 // Results that are too long for a report are read from the node, those of one step at a time; the
 // report is told after that, and behind those of the steps before.
 //
+// Where a node hears nothing from another one, both are asked for a sign of life. If both answer,
+// the session fails: they cannot reach each other. If one does not, it is lost, and its loss is
+// told.
+//
 // A node that reports a declining policy knows only its own part of the plan. All nodes are then
 // asked twice for their activity, and if nothing can be under way anywhere the session fails
 // (stall_detector.h).
@@ -29,6 +33,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include <kj/async.h>
 #include <kj/timer.h>
 
@@ -61,6 +66,7 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
     std::function<kj::Maybe<control::Node::Client>(uint32_t rank)> node_of;
     // Where what comes from a node is counted; null: nowhere.
     std::function<std::shared_ptr<NodeTraffic>(uint32_t rank)> traffic_of = nullptr;
+    absl::Duration link_timeout = absl::ZeroDuration();  // see NodeSupervisor::LinkTimeout
   };
 
   // `plan` outlives it, `observer` End. REQUIRES: CheckPlan(plan) is OK.
@@ -115,6 +121,8 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
                                              control::Observer::StepDoneParams::Reader params);
   void TellStepDone(const std::vector<DeviceStepReport>& reports);
   absl::Status Error(uint32_t rank, control::Observer::ErrorParams::Reader params);
+  // Two nodes are named once both have answered: a node that is dead is told of otherwise.
+  absl::Status LinkCut(uint32_t rank, uint32_t device);
   void Declined();
   // Resolves to whether the plan has stalled, which was told then. An error: a node did not report.
   kj::Promise<absl::StatusOr<bool>> CheckStall();
@@ -140,6 +148,7 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
   std::vector<std::function<void()>> held_;    // what came since a node's error about a peer
   size_t num_held_errors_ = 0;
   bool is_holding_ = false;
+  bool is_checking_link_ = false;   // the first report counts
   bool is_checking_stall_ = false;  // one check at a time, and none after a stall
   kj::Canceler calls_;              // under way
 };

@@ -92,11 +92,17 @@ struct FakeActivity {
   bool is_busy = false;
   size_t num_devices = 2;
   int num_reports = 0;
+  bool is_silent = false;  // to pings
 };
 
 class FakeNode final : public control::Node::Server {
  public:
   explicit FakeNode(FakeActivity* activity) : activity_(*activity) {}
+
+  kj::Promise<void> ping(PingContext) override {
+    if (activity_.is_silent) return kj::NEVER_DONE;
+    return kj::READY_NOW;
+  }
 
   kj::Promise<void> reportActivity(ReportActivityContext context) override {
     ++activity_.num_reports;
@@ -199,6 +205,13 @@ class ClusterSessionTest : public ::testing::Test, public kj::TaskSet::ErrorHand
     declined.send().ignoreResult().wait(scope_);
     scope_.poll();
   }
+  void SendLinkCut(uint32_t device) {
+    auto cut = observer_.linkCutRequest();
+    cut.setGeneration(5);
+    cut.setDevice(device);
+    cut.send().ignoreResult().wait(scope_);
+    scope_.poll();
+  }
   void AdvanceToSecondReport() {
     Advance(static_cast<int>(ClusterSession::kActivityInterval / kj::MILLISECONDS));
   }
@@ -286,6 +299,34 @@ TEST_F(ClusterSessionTest, ListsOfNothingTakeNoMemory) {
   params.getPointerSection()[0].initAs<capnp::List<control::Node::PingParams>>(200'000'000);
   call.send().ignoreResult().wait(scope_);
   EXPECT_THAT(listener_.failures, ElementsAre(HasSubstr("reports of 200000000 devices")));
+}
+
+// --- Links that are cut --------------------------------------------------------------------------
+
+TEST_F(ClusterSessionTest, NodesThatAnswerButDoNotReachEachOtherAreNamed) {
+  SendLinkCut(1);
+  ASSERT_THAT(listener_.failures, SizeIs(1));
+  EXPECT_THAT(listener_.failures[0],
+              AllOf(HasSubstr("node 1 hears nothing from node 0 in step 1"),
+                    HasSubstr("Both answer this process"), HasSubstr("link between their hosts")));
+  EXPECT_TRUE(session_->is_over());
+}
+
+TEST_F(ClusterSessionTest, ANodeThatDoesNotAnswerIsNotTakenForOneBehindACutLink) {
+  activities_[0].is_silent = true;
+  SendLinkCut(1);
+  SendLinkCut(0);
+  Advance(60'000);
+  EXPECT_THAT(listener_.failures, IsEmpty());
+}
+
+TEST_F(ClusterSessionTest, CutLinksToNobodyAreFailures) {
+  size_t count = 0;
+  for (const uint32_t device : {2u, 3u, 4u, 0xffffffffu}) {
+    SendLinkCut(device);
+    EXPECT_THAT(listener_.failures, SizeIs(++count));
+    EXPECT_THAT(listener_.failures.back(), HasSubstr("node 1: sent an unexpected message"));
+  }
 }
 
 // --- Results that are read -----------------------------------------------------------------------

@@ -90,7 +90,7 @@ interface Node {
   # An exchange of kept states between nodes: see node_exchange_internal.h. Exchanges are counted
   # from 1 by the coordinator. `address` is empty without peers.
   openExchange @15 (exchange :UInt32, rank :UInt32, numRanks :UInt32, peers :List(UInt32),
-                    timeoutMs :UInt64) -> (address :Data, status :Status);
+                    timeoutMs :UInt64, linkTimeoutMs :UInt32) -> (address :Data, status :Status);
   # Sends from what is kept under a number, and writes into the states of a session; returns when
   # this node has nothing left to send and to receive.
   runExchange @16 (exchange :UInt32, kept :UInt64, generation :UInt32, chunkBytes :UInt32,
@@ -135,6 +135,9 @@ interface Observer {
   # The node's devices stand still, and the policy of a stage declines what could run. Repeated
   # while that lasts. The coordinator asks all nodes for their activity.
   declined @3 (generation :UInt32) -> ();
+  # The node hears nothing from the node of another device: see UcxOptions::on_cut_link. Once for each
+  # two devices.
+  linkCut @4 (generation :UInt32, device :UInt32) -> ();
 }
 
 # Bytes whose number both sides know: in the message if they are few, otherwise read from `source`.
@@ -187,6 +190,7 @@ struct SessionSpec {
   initStates @12 :Bool = true;  # false: they will be set before the first step
   traceEvery @14 :Int64 = 1;
   capturesGraphs @15 :Bool = true;  # see SessionOptions
+  linkTimeoutMs @16 :UInt32;  # see UcxOptions
   sharesCores @13 :Bool;  # the devices of its host have more threads than the host has cores
 }
 

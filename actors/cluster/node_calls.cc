@@ -64,15 +64,17 @@ absl::Status TakeAddress(capnp::Data::Reader answer, std::string* address) {
   return absl::OkStatus();
 }
 
-control::StatusPromise OpenExchange(control::Node::Client& node, uint32_t number, uint32_t rank,
-                                    uint32_t num_ranks, absl::Span<const uint32_t> peers,
-                                    absl::Duration timeout, std::string* address) {
+control::StatusPromise OpenExchange(const NodeSupervisor& supervisor, control::Node::Client& node,
+                                    uint32_t number, uint32_t rank, uint32_t num_ranks,
+                                    absl::Span<const uint32_t> peers, absl::Duration timeout,
+                                    std::string* address) {
   auto call = node.openExchangeRequest();
   call.setExchange(number);
   call.setRank(rank);
   call.setNumRanks(num_ranks);
   call.setPeers(kj::ArrayPtr<const uint32_t>(peers.data(), peers.size()));
   call.setTimeoutMs(static_cast<uint64_t>(absl::ToInt64Milliseconds(timeout)));
+  call.setLinkTimeoutMs(supervisor.LinkTimeoutMs());
   return control::StatusOf(call.send(), [address](auto&& response) {
     return TakeAddress(response.getAddress(), address);
   });

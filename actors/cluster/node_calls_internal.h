@@ -46,11 +46,12 @@ class NodeCalls {
 // Takes the address of a node's transport out of an answer. kInternal: it is too long.
 absl::Status TakeAddress(capnp::Data::Reader answer, std::string* address);
 
-// Lets a node open exchange `number`, in which it has the rank of so many, for messages with
-// `peers`; its transport's address goes to *address.
-control::StatusPromise OpenExchange(control::Node::Client& node, uint32_t number, uint32_t rank,
-                                    uint32_t num_ranks, absl::Span<const uint32_t> peers,
-                                    absl::Duration timeout, std::string* address);
+// Lets a node of `supervisor` open exchange `number`, in which it has the rank of so many, for
+// messages with `peers`; its transport's address goes to *address.
+control::StatusPromise OpenExchange(const NodeSupervisor& supervisor, control::Node::Client& node,
+                                    uint32_t number, uint32_t rank, uint32_t num_ranks,
+                                    absl::Span<const uint32_t> peers, absl::Duration timeout,
+                                    std::string* address);
 
 }  // namespace penstock::actors
 

@@ -92,6 +92,7 @@ class NodeServer final : public control::Node::Server {
     request.init_states = spec.getInitStates();
     request.captures_graphs = spec.getCapturesGraphs();
     request.shares_cores = spec.getSharesCores();
+    request.link_timeout = std::chrono::milliseconds(spec.getLinkTimeoutMs());
     const auto observer =
         std::make_shared<Holder<control::Observer::Client>>(node_.loop, params.getObserver());
     const auto tell = [&loop = node_.loop,
@@ -398,6 +399,7 @@ class NodeServer final : public control::Node::Server {
     options.interfaces = node_.options.interfaces;
     options.request_timeout = std::chrono::seconds(
         std::clamp<int64_t>(absl::ToInt64Seconds(Timeout(params.getTimeoutMs())), 1, 1'000'000));
+    options.link_timeout = std::chrono::milliseconds(params.getLinkTimeoutMs());
     options.on_leak = [count = node_.sessions.CountLeaks()](uint64_t bytes,
                                                             const std::string& why) {
       count(bytes);

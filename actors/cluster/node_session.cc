@@ -65,6 +65,8 @@ absl::StatusOr<std::string> NodeSession::Open(const SessionRequest& request, std
       std::clamp<int64_t>(absl::ToInt64Seconds(request.timeout), 1, 1'000'000));
   // Steps may hang from then on.
   ucx.on_unreleased = [this](const absl::Status& status) { OnFailure(status); };
+  ucx.link_timeout = request.link_timeout;
+  ucx.on_cut_link = [this](uint32_t device) { OnCutLink(device); };
   if (request.generation == 1) {  // the first session of the job speaks for all
     ucx.on_warning = [](const std::string& warning) {
       std::fprintf(stderr, "note: %s\n", warning.c_str());
@@ -219,6 +221,15 @@ void NodeSession::OnFailure(const absl::Status& status) {
     auto call = observer.failureRequest();
     call.setGeneration(generation);
     control::WriteStatus(status, call.initStatus());
+    call.send().ignoreResult().detach([](const kj::Exception&) {});
+  });
+}
+
+void NodeSession::OnCutLink(uint32_t device) {
+  tell_([generation = request_.generation, device](control::Observer::Client& observer) {
+    auto call = observer.linkCutRequest();
+    call.setGeneration(generation);
+    call.setDevice(device);
     call.send().ignoreResult().detach([](const kj::Exception&) {});
   });
 }

@@ -10,6 +10,7 @@
 #define PENSTOCK_ACTORS_CLUSTER_NODE_SESSION_INTERNAL_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -56,6 +57,7 @@ struct SessionRequest {
   int64_t first_step = 0;
   bool init_states = true;
   bool captures_graphs = true;
+  std::chrono::milliseconds link_timeout{0};  // see UcxOptions
 };
 
 // The bytes of memory that all sessions of a process may use.
@@ -123,6 +125,7 @@ class NodeSession : public EngineObserver {
   void OnDeclined() override;
 
  private:
+  void OnCutLink(uint32_t device);
   absl::Status CheckStepFits() const;
   absl::Status CheckState(uint32_t state) const;
 

@@ -23,6 +23,9 @@ constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
 constexpr kj::Duration kStartPause = 2 * kj::MILLISECONDS;
 // A node that is not asked for so much longer than one that does not answer ends.
 constexpr absl::Duration kSilenceMargin = absl::Milliseconds(200);
+// How much longer a link between nodes may carry nothing: a node that does not answer this process
+// is lost before, and TCP, which takes up to as long again to go on after a pause, has the time.
+constexpr absl::Duration kLinkMargin = absl::Seconds(2);
 // How much longer a node may be silent while others join, for each of them, up to the longest time.
 constexpr absl::Duration kPatiencePerNode = absl::Milliseconds(100);
 constexpr absl::Duration kJoiningPatience = absl::Seconds(20);
@@ -202,6 +205,12 @@ void NodeSupervisor::OnMemberGone(uint32_t rank) {
   failure_detector_->OnDisconnected(rank);
 }
 
+absl::Duration NodeSupervisor::LinkTimeout() const {
+  return options_.heartbeat_timeout + kLinkMargin;
+}
+
+uint32_t NodeSupervisor::LinkTimeoutMs() const { return ToMilliseconds(LinkTimeout()); }
+
 // --- Sessions ------------------------------------------------------------------------------------
 
 kj::Maybe<control::Node::Client> NodeSupervisor::NodeOf(uint32_t rank) {
@@ -215,7 +224,7 @@ absl::Status NodeSupervisor::BeginSession(const std::shared_ptr<ClusterSession>&
   CountMemory(*session, 1);
   session->Begin({loop_.timer(), *tasks_, [this](uint32_t rank) { return NameOf(rank); },
                   [this](uint32_t rank) { return NodeOf(rank); },
-                  [this](uint32_t rank) { return TrafficOf(rank); }},
+                  [this](uint32_t rank) { return TrafficOf(rank); }, LinkTimeout()},
                  ++generation_);
   return absl::OkStatus();
 }

@@ -73,6 +73,9 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   uint32_t NextExchangeNumber() { return ++num_exchanges_; }
 
   uint32_t num_processes() const { return options_.num_processes; }
+  // How long nothing may pass between two nodes that both answer, although it should.
+  absl::Duration LinkTimeout() const;
+  uint32_t LinkTimeoutMs() const;
   // "node 1 (pid 4711 on host-b)", as far as known.
   std::string NameOf(uint32_t rank) const { return actors::NameOf(nodes_[rank]->description); }
   const std::vector<uint32_t>& process_devices() const { return options_.process_devices; }

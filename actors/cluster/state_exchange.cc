@@ -131,8 +131,9 @@ absl::Status StateExchange::Open() {
       [this](uint32_t rank, control::Node::Client& node) {
         // Numbers reach every node in order.
         if (number_ == 0) number_ = supervisor_.NextExchangeNumber();
-        return OpenExchange(node, number_, rank, supervisor_.num_processes(), peers_[rank],
-                            control::BoundOf(timeout_, num_bytes_), &addresses_[rank]);
+        return OpenExchange(supervisor_, node, number_, rank, supervisor_.num_processes(),
+                            peers_[rank], control::BoundOf(timeout_, num_bytes_),
+                            &addresses_[rank]);
       },
       "the opening of connections between nodes", timeout_);
 }

@@ -83,6 +83,29 @@ class Network:
         """Cuts the link of a host ("down"), or joins it again ("up")."""
         _run("ip", "-n", f"{self.prefix}s", "link", "set", f"port{index}", state)
 
+    def processes(self):
+        """Ids of those on the hosts."""
+        found = []
+        for name in self.names:
+            found += map(int, _run("ip", "netns", "pids", name).split())
+        return found
+
+    def block(self, sender, receiver):
+        """Loses what one host sends to another one: it knows the other by a hardware address that
+        nobody has."""
+        _run("ip", "-n", self.names[sender], "neigh", "replace", self.address(receiver), "lladdr",
+             "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent")
+
+    def unblock(self, sender, receiver):
+        """It asks for the hardware address again."""
+        subprocess.run(["ip", "-n", self.names[sender], "neigh", "del", self.address(receiver), "dev",
+                        "eth0"], capture_output=True, timeout=30, check=False)
+
+    def limit(self, index, rate):
+        """Has a host send at another rate."""
+        _run("tc", "-n", self.names[index], "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate",
+             rate, "burst", "256kb", "latency", "50ms")
+
     def __enter__(self):
         with contextlib.ExitStack() as stack:
             stack.callback(self.close)

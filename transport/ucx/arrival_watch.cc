@@ -15,9 +15,8 @@ namespace penstock::transport::ucx {
 using Clock = std::chrono::steady_clock;
 
 absl::StatusOr<std::unique_ptr<ArrivalWatch>> ArrivalWatch::Create(
-    std::vector<UcxEndpoint*> endpoints, std::function<void(const absl::Status&)> on_unreleased) {
-  std::unique_ptr<ArrivalWatch> watch(
-      new ArrivalWatch(std::move(endpoints), std::move(on_unreleased)));
+    std::vector<UcxEndpoint*> endpoints, const UcxOptions& options) {
+  std::unique_ptr<ArrivalWatch> watch(new ArrivalWatch(std::move(endpoints), options));
   RETURN_IF_ERROR(watch->Open());
   return watch;
 }
@@ -54,9 +53,17 @@ void ArrivalWatch::Wait(int fd, int timeout_ms) {
   }
   if (const auto now = Clock::now(); now >= next_second_) {
     next_second_ = now + std::chrono::seconds(1);
-    for (UcxEndpoint* endpoint : endpoints_) {
-      const absl::Status late = endpoint->OnSecondPassed();
-      if (!late.ok() && on_unreleased_) on_unreleased_(late);
+    OnSecondPassed();
+  }
+}
+
+void ArrivalWatch::OnSecondPassed() {
+  for (UcxEndpoint* endpoint : endpoints_) {
+    const absl::Status late = endpoint->OnSecondPassed();
+    if (!late.ok() && options_.on_unreleased) options_.on_unreleased(late);
+    if (options_.link_timeout == std::chrono::milliseconds(0)) continue;
+    for (const uint32_t device : endpoint->FindCutLinks()) {
+      if (options_.on_cut_link) options_.on_cut_link(device);
     }
   }
 }

@@ -8,7 +8,6 @@
 #define PENSTOCK_TRANSPORT_UCX_ARRIVAL_WATCH_H_
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -21,9 +20,9 @@ namespace penstock::transport::ucx {
 
 class ArrivalWatch {
  public:
-  // The endpoints outlive the result. `on_unreleased`, if not null: see UcxOptions.
-  static absl::StatusOr<std::unique_ptr<ArrivalWatch>> Create(
-      std::vector<UcxEndpoint*> endpoints, std::function<void(const absl::Status&)> on_unreleased);
+  // The endpoints and `options`, whose callbacks it calls, outlive the result.
+  static absl::StatusOr<std::unique_ptr<ArrivalWatch>> Create(std::vector<UcxEndpoint*> endpoints,
+                                                              const UcxOptions& options);
   ~ArrivalWatch();
   ArrivalWatch(const ArrivalWatch&) = delete;
   ArrivalWatch& operator=(const ArrivalWatch&) = delete;
@@ -32,13 +31,13 @@ class ArrivalWatch {
   void Wait(int fd, int timeout_ms);
 
  private:
-  ArrivalWatch(std::vector<UcxEndpoint*> endpoints,
-               std::function<void(const absl::Status&)> on_unreleased)
-      : endpoints_(std::move(endpoints)), on_unreleased_(std::move(on_unreleased)) {}
+  ArrivalWatch(std::vector<UcxEndpoint*> endpoints, const UcxOptions& options)
+      : endpoints_(std::move(endpoints)), options_(options) {}
   absl::Status Open();
+  void OnSecondPassed();
 
   const std::vector<UcxEndpoint*> endpoints_;
-  const std::function<void(const absl::Status&)> on_unreleased_;
+  const UcxOptions& options_;
   int watch_fd_ = -1;  // epoll
   int other_fd_ = -1;  // of the last Wait
   std::chrono::steady_clock::time_point next_second_;

@@ -1,5 +1,6 @@
 #include "transport/ucx/peers.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -9,6 +10,14 @@
 #include "transport/ucx/ucx_status.h"
 
 namespace penstock::transport::ucx {
+namespace {
+
+// Before the kernel is asked about a peer: one answer may take its time.
+constexpr uint32_t kSilentSeconds = 2;
+// How much longer a connection may take to be made, while hosts are busy with starting a job.
+constexpr int64_t kConnectPatience = 20;
+
+}  // namespace
 
 Peers::Peers(const UcxOptions& options, uint32_t device, uint64_t key)
     : options_(options),
@@ -28,7 +37,8 @@ Peers::Peers(const UcxOptions& options, uint32_t device, uint64_t key)
 }
 
 absl::Status Peers::Connect(ucp_worker_h worker, uint32_t device,
-                            const ProcessAddress::Device& address, PeerMemory* memory) {
+                            const ProcessAddress::Device& address, PeerMemory* memory,
+                            std::shared_ptr<const std::vector<NetworkAddress>> network_addresses) {
   Peer& peer = (*this)[device];
   if (peer.ep != nullptr || peer.is_failure_handled) {
     return absl::AlreadyExistsError(StrCat("device ", device, " is connected already"));
@@ -56,6 +66,7 @@ absl::Status Peers::Connect(ucp_worker_h worker, uint32_t device,
   peer.ep = ep;
   peer.key = address.key;
   peer.memory = memory;
+  peer.network_addresses = std::move(network_addresses);
   // A flush completes once there is a connection to flush.
   peer.is_connecting = true;
   ucp_request_param_t param = {};
@@ -107,6 +118,57 @@ bool Peers::OnSecondPassed() {
     }
   }
   return has_failed;
+}
+
+bool Peers::CountSilence() {
+  bool is_any_silent = false;
+  for (Peer& peer : peers_) {
+    const bool is_awaited = std::exchange(peer.is_awaited, false);
+    const bool has_arrived = std::exchange(peer.has_arrived, false);
+    if (peer.is_failed || peer.is_link_cut || peer.ep == nullptr) continue;
+    peer.seconds_connecting += peer.is_connecting ? 1 : 0;
+    if (has_arrived || !is_awaited) {
+      peer.seconds_silent = peer.seconds_unconfirmed = 0;
+      continue;
+    }
+    peer.needs_sign_of_life = ++peer.seconds_silent == 1 && !peer.is_connecting;
+    needs_signs_of_life_ |= peer.needs_sign_of_life;
+    is_any_silent |= peer.seconds_silent >= kSilentSeconds;
+  }
+  return is_any_silent;
+}
+
+std::vector<Peer*> Peers::FindCutLinks(const TcpLinks& links) {
+  std::vector<Peer*> cut;
+  const std::chrono::milliseconds timeout = options_.link_timeout;
+  const int64_t timeout_seconds = std::chrono::floor<std::chrono::seconds>(timeout).count();
+  for (Peer& peer : peers_) {
+    if (peer.seconds_silent < kSilentSeconds || peer.is_failed || peer.is_link_cut) continue;
+    if (peer.is_connecting) {
+      if (peer.seconds_connecting <= timeout_seconds + kConnectPatience) continue;
+      peer.is_link_cut = true;
+      cut.push_back(&peer);
+      continue;
+    }
+    TcpLink link;
+    for (const NetworkAddress& address : *peer.network_addresses) {
+      if (const auto it = links.find(address); it != links.end()) link.Add(it->second);
+    }
+    if (!link.has_unconfirmed || link.silence < std::chrono::seconds(1)) {
+      peer.seconds_unconfirmed = 0;
+      continue;
+    }
+    // Of a connection that has received nothing yet, the kernel does not say when it was made.
+    const int64_t seconds = ++peer.seconds_unconfirmed + kSilentSeconds - 1;
+    if (seconds < timeout_seconds || link.silence <= timeout) continue;
+    peer.is_link_cut = true;
+    cut.push_back(&peer);
+    Fail(peer, absl::DeadlineExceededError(
+                   StrCat("for ", link.silence.count() / 1000,
+                          " s, its host has sent nothing, not even a confirmation of what was sent "
+                          "to it; the link between the hosts is probably cut")));
+  }
+  return cut;
 }
 
 ucs_status_ptr_t Peers::Disconnect(Peer& peer, bool is_forced) {

@@ -1,9 +1,10 @@
 // The devices of other processes as one endpoint sees them: the connection to each of them, and
 // which of them have failed.
 //
-// A peer fails when UCX reports an error, when somebody calls Fail, or when it does not answer a
-// probe in time. Its requests are failed by the owner of the endpoint afterwards, who learns of it
-// by has_new_failures. A peer that has failed never recovers.
+// A peer fails when UCX reports an error, when somebody calls Fail, when it does not answer a probe
+// in time, or when the link to it is cut (FindCutLinks). Its requests are failed by the owner of
+// the endpoint afterwards, who learns of it by has_new_failures. A peer that has failed never
+// recovers.
 //
 // Thread rule: external synchronisation.
 
@@ -11,12 +12,15 @@
 #define PENSTOCK_TRANSPORT_UCX_PEERS_H_
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include <ucp/api/ucp.h>
 
 #include "transport/ucx/shared_memory.h"
+#include "transport/ucx/tcp_links.h"
 #include "transport/ucx/ucx_transport.h"
 #include "transport/ucx/wire.h"
 
@@ -31,12 +35,22 @@ struct Peer {
   ucp_ep_h ep = nullptr;         // null: not connected yet, or closed
   PeerMemory* memory = nullptr;  // null: none of it can be read here
   uint64_t key = 0;
+  // Of its host; null: not connected yet.
+  std::shared_ptr<const std::vector<NetworkAddress>> network_addresses;
   bool is_excluded = false;    // no messages are exchanged with it, so it is never connected
   bool is_connecting = false;  // UCX has not reported yet that it is connected or has failed
   bool hello_sent = false;     // once connected
   bool has_received = false;   // something has arrived from it, so its own connection is made
   bool is_probed = false;      // and nothing has arrived from it since
   uint32_t seconds_since_probe = 0;
+  // How its link is watched, second by second.
+  bool has_arrived = false;         // something from it
+  bool is_awaited = false;          // by a request
+  bool needs_sign_of_life = false;  // is to be asked for one
+  bool is_link_cut = false;
+  uint32_t seconds_silent = 0;       // nothing has arrived, although it is awaited
+  uint32_t seconds_unconfirmed = 0;  // nor has its host confirmed what was sent
+  uint32_t seconds_connecting = 0;
   bool is_failed = false;
   bool is_failure_handled = false;  // its requests have been failed
   absl::Status failure;             // why it has failed
@@ -70,7 +84,8 @@ class Peers {
   const std::vector<Peer>& all() const { return peers_; }
 
   absl::Status Connect(ucp_worker_h worker, uint32_t device, const ProcessAddress::Device& address,
-                       PeerMemory* memory);
+                       PeerMemory* memory,
+                       std::shared_ptr<const std::vector<NetworkAddress>> network_addresses);
   ConnectionState state() const;
 
   // The beginning of every message to `peer`.
@@ -88,6 +103,7 @@ class Peers {
     if (peer == nullptr || peer->is_failed) return nullptr;
     peer->is_probed = false;
     peer->has_received = true;
+    peer->has_arrived = true;
     return peer;
   }
 
@@ -100,6 +116,25 @@ class Peers {
   // A second has passed. Fails the peers that have not answered a probe in time; returns whether
   // there are any.
   bool OnSecondPassed();
+
+  // The same second, once the requests have marked the peers that they await. Returns whether there
+  // are peers that have been silent for so long that FindCutLinks may have something to say.
+  bool CountSilence();
+  bool needs_signs_of_life() const { return needs_signs_of_life_; }
+  // Peers that have been silent since the last second are asked for a sign of life, so that
+  // something is on its way to them: calls ask(peer) for each of them, once.
+  template <typename Ask>
+  void AskSilent(const Ask& ask) {
+    if (!std::exchange(needs_signs_of_life_, false)) return;
+    for (Peer& peer : peers_) {
+      if (!peer.needs_sign_of_life) continue;
+      peer.needs_sign_of_life = false;
+      if (peer.ep != nullptr && !peer.is_failed) ask(peer);
+    }
+  }
+  // Fails the peers whose links are cut according to `links`, and returns them. A peer whose
+  // connection was never made is returned but not failed, as UCX cannot end such a connection.
+  std::vector<Peer*> FindCutLinks(const TcpLinks& links);
 
   // The endpoint closes: nothing more is accepted, answered or transferred.
   void BeginClosing() { is_closing_ = true; }
@@ -120,6 +155,7 @@ class Peers {
   std::vector<Peer*> by_device_;  // null: a device of this process
   bool has_failed_ = false;
   bool has_new_failures_ = false;
+  bool needs_signs_of_life_ = false;  // of any peer
   bool is_closing_ = false;
 };
 

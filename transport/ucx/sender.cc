@@ -242,6 +242,7 @@ bool Sender::OnSecondPassed() {
   bool has_expired = false;
   sends_.ForEachPending([&](SendOperation& send) {
     ++send.seconds;
+    peers_[send.peer].is_awaited = true;
     has_expired |= send.seconds > (send.is_cancelling ? answer_seconds : request_seconds);
   });
   return has_expired;

@@ -182,9 +182,10 @@ void UcxEndpoint::AddStats(TransportStats* stats) {
 }
 
 absl::Status UcxEndpoint::Connect(uint32_t device, const ProcessAddress::Device& address,
-                                  PeerMemory* memory) {
+                                  PeerMemory* memory,
+                                  std::shared_ptr<const std::vector<NetworkAddress>> addresses) {
   const Lock lock(lock_);
-  RETURN_IF_ERROR(peers_.Connect(worker_, device, address, memory));
+  RETURN_IF_ERROR(peers_.Connect(worker_, device, address, memory, std::move(addresses)));
   // Whoever drives the endpoint makes the connection.
   Wake();
   return absl::OkStatus();
@@ -336,6 +337,10 @@ bool UcxEndpoint::Progress() {
     has_expired_ = false;
     sender_.Expire();
     receiver_.Expire();
+    peers_.AskSilent([this](Peer& peer) {
+      lock_.AssertHeld();
+      control_.Probe(peer);
+    });
     if (peers_.has_new_failures()) HandleFailures();
   }
   has_changed |= receiver_.CopyChunk();
@@ -451,6 +456,7 @@ absl::Status UcxEndpoint::OnSecondPassed() {
   const bool has_failed_peers = peers_.OnSecondPassed();
   const bool has_late_sends = sender_.OnSecondPassed();
   const bool has_late_receives = receiver_.OnSecondPassed();
+  is_any_silent_ = peers_.CountSilence();
   absl::Status late;
   bool is_used_by_failed = false;
   if (peers_.has_failed()) {
@@ -468,11 +474,25 @@ absl::Status UcxEndpoint::OnSecondPassed() {
     }
   }
   // UCX lets go while its worker is progressed.
-  if (has_failed_peers || has_late_sends || has_late_receives || is_used_by_failed) {
+  if (has_failed_peers || has_late_sends || has_late_receives || is_used_by_failed ||
+      peers_.needs_signs_of_life()) {
     has_expired_ = true;
     Wake();
   }
   return late;
+}
+
+std::vector<uint32_t> UcxEndpoint::FindCutLinks() {
+  {
+    const Lock lock(lock_);
+    if (!is_any_silent_) return {};
+  }
+  const TcpLinks links = ReadTcpLinks(event_fd_);  // takes too long for the lock
+  const Lock lock(lock_);
+  std::vector<uint32_t> devices;
+  for (const Peer* peer : peers_.FindCutLinks(links)) devices.push_back(peer->device);
+  if (!devices.empty()) Wake();
+  return devices;
 }
 
 }  // namespace penstock::transport::ucx

@@ -90,7 +90,8 @@ class UcxEndpoint final : public Endpoint {
   // Any thread.
   const ProcessAddress::Device& address() const { return address_; }
   // `memory`, of the device's process, outlives this; null: nothing of it can be seen.
-  absl::Status Connect(uint32_t device, const ProcessAddress::Device& address, PeerMemory* memory);
+  absl::Status Connect(uint32_t device, const ProcessAddress::Device& address, PeerMemory* memory,
+                       std::shared_ptr<const std::vector<NetworkAddress>> network_addresses);
   // Does not connect to `device`, with which no messages are exchanged.
   void LeaveUnconnected(uint32_t device, PeerMemory* memory);
   void FailPeer(uint32_t device, const absl::Status& cause);
@@ -110,6 +111,8 @@ class UcxEndpoint final : public Endpoint {
   // A second has passed. Not OK once for each peer: it has failed, and UCX uses memory of its
   // requests longer than it should.
   absl::Status OnSecondPassed();
+  // After OnSecondPassed. Fails the peers whose links are cut; returns their devices, each once.
+  std::vector<uint32_t> FindCutLinks();
 
  private:
   // Calls of ucp_worker_progress in one Progress.
@@ -166,6 +169,8 @@ class UcxEndpoint final : public Endpoint {
   Receiver receiver_ ABSL_GUARDED_BY(lock_);
   // An operation has reached its time limit.
   bool has_expired_ ABSL_GUARDED_BY(lock_) = false;
+  // A peer may be behind a link that is cut.
+  bool is_any_silent_ ABSL_GUARDED_BY(lock_) = false;
   // The last CountTransferring.
   std::vector<uint64_t> num_transferring_ ABSL_GUARDED_BY(lock_);
   bool is_leaked_ = false;  // since Close

@@ -131,7 +131,7 @@ class UcxTransportImpl final : public UcxTransport {
       endpoints.push_back(endpoint.get());
       endpoints_.push_back(std::move(endpoint));
     }
-    ASSIGN_OR_RETURN(watch_, ArrivalWatch::Create(std::move(endpoints), options_.on_unreleased));
+    ASSIGN_OR_RETURN(watch_, ArrivalWatch::Create(std::move(endpoints), options_));
     ASSIGN_OR_RETURN(starter_, StartThread("connections", [this] { ProgressUntilEstablished(); }));
     return absl::OkStatus();
   }
@@ -187,6 +187,7 @@ class UcxTransportImpl final : public UcxTransport {
     address.generation = options_.transport.generation;
     address.first_device = options_.first_device;
     if (shared_ != nullptr) address.shared = shared_->address();
+    address.network_addresses = ucx::OwnAddresses();
     for (const auto& endpoint : endpoints_) address.devices.push_back(endpoint->address());
     return ucx::EncodeAddress(address);
   }
@@ -213,6 +214,8 @@ class UcxTransportImpl final : public UcxTransport {
       memory = opened.get();
       if (memory != nullptr) peer_memory_.push_back(std::move(opened));
     }
+    const auto network_addresses =
+        std::make_shared<const std::vector<ucx::NetworkAddress>>(address.network_addresses);
     for (uint32_t i = 0; i < address.devices.size(); ++i) {
       const uint32_t device = first_device + i;
       if (IsLocal(device)) {
@@ -222,7 +225,7 @@ class UcxTransportImpl final : public UcxTransport {
       for (uint32_t local = 0; local < options_.num_local_devices; ++local) {
         UcxEndpoint& endpoint = *endpoints_[local];
         if (IsPeer(local, device)) {
-          RETURN_IF_ERROR(endpoint.Connect(device, address.devices[i], memory));
+          RETURN_IF_ERROR(endpoint.Connect(device, address.devices[i], memory, network_addresses));
         } else {
           endpoint.LeaveUnconnected(device, memory);
         }
@@ -259,6 +262,7 @@ class UcxTransportImpl final : public UcxTransport {
     static auto* const leaked = new LeakedTransports();
     const auto on_leak = std::exchange(own_options_->on_leak, nullptr);
     own_options_->on_unreleased = nullptr;
+    own_options_->on_cut_link = nullptr;
     const absl::MutexLock lock(&mutex_);
     {
       const absl::MutexLock leaked_lock(&leaked->mutex);

@@ -30,6 +30,14 @@
 // for its turn to fetch the bytes: a receive does not count that time, and a send goes on when the
 // receiver says so (Ack::kTaken).
 //
+// Cut links. Between hosts that TCP joins, UCX waits about 15 minutes for a link that is cut. So
+// while requests wait for a peer from which no message arrives, the transport looks once a second
+// at what the kernel knows of its connections (tcp_links.h). If the peer's host has sent nothing
+// for `link_timeout`, although something sent to it is not confirmed, the peer fails and
+// `on_cut_link` is called. That the peer computes, is stopped, or is reached slowly does not count.
+// A connection may take 20 s longer to be made; then only `on_cut_link` is called. Other networks
+// (verbs) bound this themselves.
+//
 // Memory. A request does not end while UCX reads or writes its bytes, so the caller never reuses
 // memory that UCX uses, whatever has become of the peer. When a peer fails, its connection is
 // closed by force, which makes UCX let go, usually at the next Progress. If UCX still uses memory
@@ -99,11 +107,16 @@ struct UcxOptions {
   // Time limits, see above. They are counted in whole seconds and may take one more.
   std::chrono::seconds request_timeout{600};
   std::chrono::seconds answer_timeout{5};
+  // How long a link may carry nothing that it should, see above; 0: for ever. After a pause, TCP
+  // may take as long again to go on, and less than a second more.
+  std::chrono::milliseconds link_timeout{5300};
   // How long closing waits for UCX to let go of the memory of requests.
   std::chrono::milliseconds release_timeout{1000};
   // Called by the thread in Wait, once for each failed peer of a device, if UCX has not let go in
   // time of the memory of the peer's requests.
   std::function<void(const absl::Status&)> on_unreleased;
+  // Called by the thread in Wait, once for each peer of a device, if the link to it is cut.
+  std::function<void(uint32_t device)> on_cut_link;
   // Called with a line for each thing that UCX warns of, such as a variable that it does not know.
   std::function<void(const std::string& warning)> on_warning;
   // Called when closing has leaked memory, which is never freed: how much its owners have, and a

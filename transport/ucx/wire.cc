@@ -1,5 +1,6 @@
 #include "transport/ucx/wire.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -8,9 +9,10 @@
 namespace penstock::transport::ucx {
 namespace {
 
-constexpr uint64_t kMagic = 0x32584355'6b6e6570;  // "penkUCX2"
+constexpr uint64_t kMagic = 0x33584355'6b6e6570;  // "penkUCX3"
 constexpr uint32_t kMaxDevices = 4096;
 constexpr uint64_t kMaxWorkerBytes = 64 << 10;  // of one address; real ones have a few hundred
+constexpr uint8_t kMaxNetworkAddresses = 64;
 
 // FNV-1a, 64 bits.
 uint64_t CheckSum(std::string_view bytes) {
@@ -43,6 +45,13 @@ std::string EncodeAddress(const ProcessAddress& address) {
   Put(&bytes, address.generation);
   Put(&bytes, address.first_device);
   Put(&bytes, address.shared);
+  const auto num_addresses = static_cast<uint8_t>(
+      std::min<size_t>(address.network_addresses.size(), kMaxNetworkAddresses));
+  Put(&bytes, num_addresses);
+  for (uint8_t i = 0; i < num_addresses; ++i) {
+    Put(&bytes, static_cast<uint8_t>(address.network_addresses[i].size()));
+    bytes += address.network_addresses[i];
+  }
   Put(&bytes, static_cast<uint32_t>(address.devices.size()));
   for (const ProcessAddress::Device& device : address.devices) {
     Put(&bytes, device.key);
@@ -64,12 +73,20 @@ absl::StatusOr<ProcessAddress> DecodeAddress(std::string_view bytes) {
 
   ProcessAddress address;
   uint64_t magic = 0;
+  uint8_t num_addresses = 0;
   uint32_t num_devices = 0;
   if (!Get(&rest, &magic) || magic != kMagic || !Get(&rest, &address.generation) ||
       !Get(&rest, &address.first_device) || !Get(&rest, &address.shared) ||
-      !Get(&rest, &num_devices) || num_devices == 0 || num_devices > kMaxDevices) {
+      !Get(&rest, &num_addresses) || num_addresses > kMaxNetworkAddresses) {
     return malformed;
   }
+  for (uint8_t i = 0; i < num_addresses; ++i) {
+    uint8_t size = 0;
+    if (!Get(&rest, &size) || (size != 4 && size != 16) || size > rest.size()) return malformed;
+    address.network_addresses.emplace_back(rest.substr(0, size));
+    rest.remove_prefix(size);
+  }
+  if (!Get(&rest, &num_devices) || num_devices == 0 || num_devices > kMaxDevices) return malformed;
   for (uint32_t i = 0; i < num_devices; ++i) {
     ProcessAddress::Device device;
     uint64_t size = 0;

@@ -39,6 +39,7 @@
 #include "absl/status/statusor.h"
 
 #include "transport/ucx/shared_memory.h"
+#include "transport/ucx/tcp_links.h"
 
 namespace penstock::transport::ucx {
 
@@ -142,6 +143,8 @@ struct ProcessAddress {
   uint32_t generation = 0;
   uint32_t first_device = 0;
   SharedAddress shared;
+  // Of its host: by these its connections are recognised (tcp_links.h).
+  std::vector<NetworkAddress> network_addresses;
   std::vector<Device> devices;
 };
 

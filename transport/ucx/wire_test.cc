@@ -12,6 +12,7 @@ ProcessAddress Example() {
   address.generation = 3;
   address.first_device = 8;
   address.shared = {33, 44, 55};
+  address.network_addresses = {"\x0a\x4d\x01\x02", std::string(16, '\xfe')};
   address.devices = {{11, "first"}, {22, std::string(1000, 'x')}};
   return address;
 }
@@ -24,6 +25,7 @@ TEST(WireTest, AddressesComeBack) {
   EXPECT_EQ(address->shared.process, 33u);
   EXPECT_EQ(address->shared.descriptor, 44u);
   EXPECT_EQ(address->shared.token, 55u);
+  EXPECT_EQ(address->network_addresses, Example().network_addresses);
   ASSERT_EQ(address->devices.size(), 2u);
   EXPECT_EQ(address->devices[0].key, 11u);
   EXPECT_EQ(address->devices[0].worker, "first");

@@ -1,0 +1,52 @@
+// What the kernel knows of the TCP connections of a UCX worker. A link that is cut shows there:
+// what was sent stays unconfirmed, and nothing is received. UCX itself waits as long as the kernel
+// sends again, which is about 15 minutes.
+//
+// The kernels of both hosts answer whatever their processes do: a peer that computes, waits for a
+// core, or is stopped confirms what it is sent. So does one behind a slow link, byte by byte, while
+// a long message is on its way and no message arrives.
+//
+// The connections are found through the worker's descriptor, an epoll set, whose members the system
+// lists in /proc/self/fdinfo. Where it does not, there are none.
+//
+// Thread rule: any thread; no locks. A connection that is closed meanwhile may be missed or
+// mistaken.
+
+#ifndef PENSTOCK_TRANSPORT_UCX_TCP_LINKS_H_
+#define PENSTOCK_TRANSPORT_UCX_TCP_LINKS_H_
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace penstock::transport::ucx {
+
+// Of a host: the 4 or 16 bytes of an IP address, in network order.
+using NetworkAddress = std::string;
+
+// All connections to one address.
+struct TcpLink {
+  bool has_unconfirmed = false;  // something was sent, and its receipt is not confirmed
+  // Since the last segment that told anything new. Hours, before the first one.
+  std::chrono::milliseconds silence = std::chrono::milliseconds::max();
+
+  void Add(const TcpLink& other) {
+    has_unconfirmed |= other.has_unconfirmed;
+    silence = std::min(silence, other.silence);
+  }
+};
+
+using TcpLinks = std::map<NetworkAddress, TcpLink>;
+
+// By the address of the peer; `epoll_fd` is the worker's descriptor.
+TcpLinks ReadTcpLinks(int epoll_fd);
+
+// Those of the interfaces of this host that are up, but for loopback addresses where there are
+// others.
+std::vector<NetworkAddress> OwnAddresses();
+
+}  // namespace penstock::transport::ucx
+
+#endif  // PENSTOCK_TRANSPORT_UCX_TCP_LINKS_H_
