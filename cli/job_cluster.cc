@@ -11,6 +11,7 @@
 #include "cli/files.h"
 #include "cli/host_layout.h"
 #include "cli/processes.h"
+#include "cli/slow_hosts.h"
 
 #include "actors/cluster/socket_address.h"
 #include "base/counted.h"
@@ -75,6 +76,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartJobCluster(
     ASSIGN_OR_RETURN(hosts, HostDevicesOf(job, num_devices));
   }
   notes << PlacementNotes(cluster->nodes(), hosts) << std::flush;
+  if (environment.launch.probes_links.value_or(true)) NoteSlowHosts(*cluster, notes);
   return cluster;
 }
 
