@@ -19,6 +19,7 @@
 #include "cli/launch_hosts.h"
 #include "cli/launch_member.h"
 #include "cli/member_run.h"
+#include "cli/munge_text.h"
 #include "cli/node_log.h"
 #include "cli/option_checks.h"
 
@@ -60,7 +61,7 @@ absl::StatusOr<std::vector<HostSlots>> HostsOfSlurm() {
   if (EnvironmentVariable("SLURM_JOB_NODELIST").empty()) {
     return absl::FailedPreconditionError(
         "--launcher slurm: this is no allocation of Slurm (SLURM_JOB_NODELIST); start it with "
-        "salloc or sbatch, or add --host");
+        "salloc or sbatch, or add -H");
   }
   const absl::StatusOr<std::vector<std::string>> names =
       ExpandNodeList(EnvironmentVariable("SLURM_JOB_NODELIST"));
@@ -69,12 +70,14 @@ absl::StatusOr<std::vector<HostSlots>> HostsOfSlurm() {
   if (const std::string text = EnvironmentVariable("SLURM_TASKS_PER_NODE"); !text.empty()) {
     const absl::StatusOr<std::vector<int64_t>> parsed = ParseTasksPerNode(text);
     RETURN_IF_ERROR(AtVariable("SLURM_TASKS_PER_NODE", parsed.status()));
-    if (parsed->size() != names->size()) {
+    // Inside a step, such as a shell of `srun --pty`, it says what the step has.
+    if (parsed->size() == names->size()) {
+      tasks = *parsed;
+    } else if (EnvironmentVariable("SLURM_STEP_ID").empty()) {
       return absl::InvalidArgumentError(StrCat("SLURM_TASKS_PER_NODE says tasks of ",
                                                Counted(parsed->size(), "node"),
                                                ", SLURM_JOB_NODELIST names ", names->size()));
     }
-    tasks = *parsed;
   }
   std::vector<HostSlots> hosts;
   for (size_t i = 0; i < names->size(); ++i) hosts.push_back({(*names)[i], tasks[i]});
@@ -84,11 +87,11 @@ absl::StatusOr<std::vector<HostSlots>> HostsOfSlurm() {
 absl::StatusOr<std::vector<HostSlots>> FindHosts(const Options& options,
                                                  const std::string& launcher) {
   if (!options.hosts.empty() && !options.host_file.empty()) {
-    return absl::InvalidArgumentError("--host and --hostfile exclude each other");
+    return absl::InvalidArgumentError("-H and --hostfile exclude each other");
   }
   if (launcher == "local" && !(options.hosts.empty() && options.host_file.empty())) {
     return absl::InvalidArgumentError(
-        "--launcher local starts processes on this host alone; leave out --host and --hostfile");
+        "--launcher local starts processes on this host alone; leave out -H and --hostfile");
   }
   if (!options.host_file.empty()) {
     ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.host_file, kMaxHostFileBytes));
@@ -97,15 +100,51 @@ absl::StatusOr<std::vector<HostSlots>> FindHosts(const Options& options,
   if (!options.hosts.empty()) {
     absl::StatusOr<std::vector<HostSlots>> hosts = ParseHosts(options.hosts);
     if (hosts.ok()) return hosts;
-    return absl::InvalidArgumentError(StrCat("--host ", ToStd(hosts.status().message())));
+    return absl::InvalidArgumentError(StrCat("-H ", ToStd(hosts.status().message())));
   }
   if (launcher == "slurm") return HostsOfSlurm();
   if (launcher == "local") return std::vector<HostSlots>();
-  return absl::InvalidArgumentError(StrCat("--launcher ", launcher, " needs --host or --hostfile"));
+  return absl::InvalidArgumentError(StrCat("--launcher ", launcher, " needs -H or --hostfile"));
+}
+
+bool HasHosts(const Options& options) {
+  return !options.hosts.empty() || !options.host_file.empty();
+}
+
+// Options that were given and say how this process starts others on hosts.
+std::vector<std::string_view> OptionsOfHosts(const Options& options) {
+  std::vector<std::string_view> given;
+  if (!options.hosts.empty()) given.push_back("-H");
+  if (!options.host_file.empty()) given.push_back("--hostfile");
+  if (!options.through.empty()) given.push_back("--through");
+  if (!options.remote_program.empty()) given.push_back("--remote-program");
+  if (options.fanout > 0) given.push_back("--fanout");
+  if (options.max_starts > 0) given.push_back("--starts");
+  if (options.probe == "yes") given.push_back("--probe yes");
+  return given;
+}
+
+// A member that were to start processes of its own, as all others would, is a mistake.
+absl::Status CheckIsMember(const Options& options, const LaunchMember& member) {
+  const std::vector<std::string_view> given = OptionsOfHosts(options);
+  if (given.empty()) return absl::OkStatus();
+  const std::string who =
+      member.starter.empty()
+          ? std::string("--rendezvous is for processes that something else has started")
+          : StrCat("the variables of ", member.starter,
+                   " say that it has started this process as "
+                   "rank ",
+                   member.rank, member.size > 0 ? StrCat(" of ", member.size) : std::string());
+  return absl::InvalidArgumentError(StrCat(
+      StrJoin(given, ", "), given.size() == 1 ? " is" : " are",
+      " for a process that starts the others, but ", who, "; leave out ",
+      given.size() == 1 ? "this option" : "these options",
+      " to join the others, or add --launcher ssh, slurm or mpi to start a job on hosts all the "
+      "same"));
 }
 
 // "member" goes with `*member`.
-absl::StatusOr<std::string> ChooseLauncher(const Options& options,
+absl::StatusOr<std::string> ChooseLauncher(const Environment& environment, const Options& options,
                                            std::optional<LaunchMember>* member) {
   if (options.launcher == "auto" || options.launcher == "member") {
     ASSIGN_OR_RETURN(*member, DetectMember(EnvironmentVariable));
@@ -114,7 +153,16 @@ absl::StatusOr<std::string> ChooseLauncher(const Options& options,
       unranked.rank = -1;
       *member = std::move(unranked);
     }
-    if (member->has_value()) return std::string("member");
+    if (member->has_value()) {
+      // A process alone has nobody to join.
+      const bool is_alone = options.launcher == "auto" && (*member)->size == 1 &&
+                            options.member.rendezvous.empty() && options.member.size <= 1;
+      if (!is_alone || !HasHosts(options)) return std::string("member");
+      environment.err << "note: the hosts of " << (options.hosts.empty() ? "--hostfile" : "-H")
+                      << " count, not the variables of " << (*member)->starter
+                      << ", which has started this process alone" << std::endl;
+      member->reset();
+    }
   }
   if (options.launcher == "k8s") {
     // What else may have started a process in the pod does not count.
@@ -137,7 +185,7 @@ absl::StatusOr<std::string> ChooseLauncher(const Options& options,
   }
   if (options.launcher != "auto") return options.launcher;
   if (!EnvironmentVariable("SLURM_JOB_NODELIST").empty()) return std::string("slurm");
-  return std::string(options.hosts.empty() && options.host_file.empty() ? "local" : "ssh");
+  return std::string(HasHosts(options) ? "ssh" : "local");
 }
 
 // The program and arguments before the command of a node on `host`.
@@ -289,10 +337,22 @@ absl::Status CheckWords(const Environment& environment, const Options& options) 
              kExpected));
 }
 
+// A line that says how the key crosses the network.
+std::string DescribeKeyTransport(const std::string& launcher, const LaunchPlan& plan) {
+  if (KeySealFor(plan.places) != nullptr) {
+    return "launch: munge encrypts the job's key on its way to the hosts\n";
+  }
+  return StrCat("note: ", launcher == "slurm" ? "srun" : "mpirun",
+                " passes the job's key on without encryption, unless this cluster has that of its "
+                "own; where others can read its network, put a key into a file on each host, and "
+                "add --key-file\n");
+}
+
 absl::Status Launch(const Environment& environment, const Options& options) {
   RETURN_IF_ERROR(CheckWords(environment, options));
   std::optional<LaunchMember> member;
-  ASSIGN_OR_RETURN(const std::string launcher, ChooseLauncher(options, &member));
+  ASSIGN_OR_RETURN(const std::string launcher, ChooseLauncher(environment, options, &member));
+  if (member.has_value()) RETURN_IF_ERROR(CheckIsMember(options, *member));
   Environment there = environment;
   std::vector<std::string> arguments = options.run;
   RETURN_IF_ERROR(LoadPlugins(there, &arguments));
@@ -305,7 +365,9 @@ absl::Status Launch(const Environment& environment, const Options& options) {
     arguments.insert(arguments.end(), {"--timeout", options.timeout});
   }
   there.launch.insecure = options.member.insecure;
+  if (options.probe != "auto") there.launch.probes_links = options.probe == "yes";
   MemberOptions member_options = options.member;
+  member_options.listen = options.listen;
   // Behind "--" it is an option of the nodes of all members, too.
   ASSIGN_OR_RETURN(const std::vector<std::string> folders, TakeOption("--log-dir", &arguments));
   member_options.log_folder = folders.empty() ? options.log_folder : folders.back();
@@ -322,16 +384,25 @@ absl::Status Launch(const Environment& environment, const Options& options) {
                        return RunJob(environment_of_job, arguments);
                      });
   }
-  if (options.member.size > 0 || options.member.device != "cpu") {
+  if (options.member.size > 0 || options.member.device != "cpu" ||
+      !options.member.coordinator.empty() || !options.member.rendezvous.empty()) {
     return absl::InvalidArgumentError(
-        "--members and --device are for a member, which something else has started; the job says "
-        "what its devices are (cluster.device_kind)");
+        "--members, --device, --coordinator and --rendezvous are for a member, which something "
+        "else has started; the job says what its devices are (cluster.device_kind)");
   }
   if (launcher == "local" && !options.member.key_file.empty()) {
     return absl::InvalidArgumentError(
         "--key-file does not go with local processes, which are handed the key on a descriptor");
   }
   ASSIGN_OR_RETURN(const std::vector<HostSlots> hosts, FindHosts(options, launcher));
+  if (launcher == "local") {
+    std::vector<std::string_view> given = OptionsOfHosts(options);
+    if (!options.listen.empty()) given.push_back("--listen");
+    if (!given.empty()) {
+      return absl::InvalidArgumentError(
+          StrCat(given[0], " is for processes on several hosts: add -H or --hostfile"));
+    }
+  }
   int64_t num_processes = 0;
   for (const HostSlots& host : hosts) num_processes += host.slots;
   if (num_processes > 0) RETURN_IF_ERROR(SetProcesses(num_processes, &arguments));
@@ -361,7 +432,6 @@ absl::Status Launch(const Environment& environment, const Options& options) {
     return absl::InvalidArgumentError(StrCat("--listen ", ToStd(address.message())));
   }
   if (plan.insecure) RETURN_IF_ERROR(actors::CheckIsInsecureAddress(plan.listen));
-  if (options.probe != "auto") plan.probes_links = options.probe == "yes";
   there.program = options.remote_program;
   if (there.program.empty()) {
     std::error_code error;
@@ -372,6 +442,9 @@ absl::Status Launch(const Environment& environment, const Options& options) {
                   << Counted(hosts.size(), "host") << " through "
                   << FindProgram(plan.places[0].through[0]).value_or("") << std::endl;
   plan.join_timeout = absl::Seconds(options.member.join_timeout_s);
+  if (options.member.key_file.empty() && launcher != "ssh") {
+    environment.err << DescribeKeyTransport(launcher, plan) << std::flush;
+  }
   return RunJob(there, std::move(arguments));
 }
 
@@ -388,8 +461,9 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
       "  srun -N 2 penstock launch --key-file key -- job.toml\n"
       "  mpirun -np 4 --bind-to none penstock launch -- job.toml\n\n"
       "This process coordinates: it starts one process for each slot through ssh, srun or mpirun "
-      "and hands it the job's key on its standard input, which ssh encrypts, and srun and mpirun "
-      "mostly do not: with --key-file, each reads it from that file. A host file has a host a "
+      "and hands it the job's key on its standard input. ssh encrypts it, and for srun munge does, "
+      "where there is one; mpirun does not: with --key-file, each reads the key from that file. A "
+      "host file has a host a "
       "line, with slots=N. The program must be at the same path on every host, or at "
       "--remote-program; data "
       "of the job are read here alone. Control connections are encrypted with TLS 1.3; tensors "
@@ -439,12 +513,13 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
   command
       ->add_option("--listen", options->listen,
                    "Listen for the processes at HOST or HOST:PORT (the address from which this "
-                   "host reaches the others)")
+                   "host reaches the others; as a member, the one at which they look for rank 0)")
       ->option_text("ADDRESS");
   command
       ->add_option("--probe", options->probe,
                    "Measure the links between the hosts first, and plan for them: yes, no, or auto "
-                   "(auto: where the strategy is looked for, on up to 64 hosts)")
+                   "(auto: where the strategy is looked for, on up to 64 hosts). Unless it is no, "
+                   "hosts that compute slower than the others are named")
       ->option_text("WHEN")
       ->check(CLI::IsMember({"auto", "yes", "no"}));
   command
@@ -482,7 +557,7 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
       ->add_option("--rendezvous", options->member.rendezvous,
                    "As a member: find the others under a name in etcd, which also gives ranks to "
                    "processes that have none")
-      ->option_text("http://HOST:PORT/NAME");
+      ->option_text("http[s]://HOST:PORT,.../NAME");
   command
       ->add_option(
           "--device", options->member.device,

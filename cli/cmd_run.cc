@@ -155,6 +155,7 @@ absl::Status ProbeHosts(const RunOptions& options, Environment* environment, Job
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(HostProbe probe, ProbeLaunch(*environment, *job));
+  if (!probe.speeds.empty()) environment->launch.probes_links = false;  // they have been
   if (!is_planned || probe.networks.empty()) return absl::OkStatus();
   places = std::move(probe.places);
   job->cluster.networks = std::move(probe.networks);

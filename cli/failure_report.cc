@@ -29,8 +29,9 @@ bool MayHaveBegun(int exit_status) {
 std::string DescribeLog(const FailedNode& node) {
   std::string where;
   if (!node.log_folder.empty()) {
+    // Only of a node that has joined is the host known.
     where = node.host.empty()
-                ? StrCat("in ", node.log_folder, " on its host")
+                ? StrCat("in ", node.log_folder, " on its host, if it has begun")
                 : StrCat("in ", node.host, ":", LogPath(node.log_folder, node.host, node.rank));
   }
   if (node.last_lines.empty()) {

@@ -18,7 +18,7 @@ inline constexpr char kToldPayload[] = "penstock/told";
 
 struct FailedNode {
   uint32_t rank = 0;
-  std::string host = {};                     // empty: not known
+  std::string host = {};                     // empty: not known, it has not joined
   std::string log_folder = {};               // of the node; empty: it keeps no log
   std::vector<std::string> last_lines = {};  // oldest first
 };

@@ -15,7 +15,7 @@ TEST(DescribeLogTest, TheLastLinesAndTheFile) {
   EXPECT_EQ(DescribeLog({.rank = 3, .host = "a", .last_lines = {"x"}}),
             "The last lines of node 3 on a:\n  x\n");
   EXPECT_EQ(DescribeLog({.rank = 3, .log_folder = "/l"}),
-            "note: the log of node 3 is in /l on its host\n");
+            "note: the log of node 3 is in /l on its host, if it has begun\n");
   EXPECT_EQ(DescribeLog({.rank = 3, .host = "a"}), "");
 }
 

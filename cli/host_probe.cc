@@ -9,6 +9,7 @@
 
 #include "cli/line_printer.h"
 #include "cli/processes.h"
+#include "cli/slow_hosts.h"
 #include "fmt/format.h"
 
 #include "actors/cluster/cluster.h"
@@ -82,6 +83,11 @@ absl::StatusOr<HostProbe> ProbeLaunch(const Environment& environment, const Job&
                                           .node_timeout_s = job.cluster.node_timeout,
                                           .output = PrintWhatIsWrong(environment)}));
   const absl::StatusOr<actors::ClusterFigures> figures = cluster->Probe(kProbeTimeout);
+  std::vector<planner::SlowHost> slow_hosts;
+  if (figures.ok()) {
+    slow_hosts = ConfirmSlowHosts(figures->flops_per_s,
+                                  [&] { return cluster->MeasureCompute(kProbeTimeout); });
+  }
   (void)cluster->Stop(figures.status());
   if (!figures.ok()) {
     environment.err << "note: the links between the hosts could not be measured: "
@@ -95,11 +101,9 @@ absl::StatusOr<HostProbe> ProbeLaunch(const Environment& environment, const Job&
   const planner::HostTopology topology = planner::GroupHosts(links);
   environment.err << "launch: networks: " << Describe(hosts, topology) << std::endl;
   std::vector<double> speeds(num_hosts, 1);
-  for (const planner::SlowHost& slow : planner::FindSlowHosts(figures->flops_per_s)) {
+  for (const planner::SlowHost& slow : slow_hosts) {
     speeds[static_cast<size_t>(slow.host)] = slow.part;
-    environment.err << fmt::format("note: {} computes {:.0f} % slower than the other hosts",
-                                   hosts[static_cast<size_t>(slow.host)], 100 * (1 - slow.part))
-                    << std::endl;
+    environment.err << SlowHostNote(hosts[static_cast<size_t>(slow.host)], slow) << std::flush;
   }
   HostProbe probe;
   probe.networks = topology.levels;

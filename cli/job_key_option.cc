@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cli/files.h"
+#include "cli/munge_text.h"
 #include "cli/status_sockets.h"
 
 #include "actors/cluster/job_key.h"
@@ -52,6 +53,16 @@ absl::StatusOr<std::string> ReadJobKey(const std::string& key_file) {
     }
     key = *std::move(text);
     while (!key.empty() && key.back() == '\n') key.pop_back();
+    // As `launch` hands it on through srun.
+    if (key_file == "-" && IsSealedWithMunge(key)) {
+      absl::StatusOr<std::string> opened = OpenWithMunge(key);
+      if (!opened.ok()) {
+        return absl::UnavailableError(StrCat(
+            "the job's key cannot be decrypted on this host: ", ToStd(opened.status().message()),
+            "; with --key-file, `penstock launch` does not send it"));
+      }
+      key = *std::move(opened);
+    }
   } else if (const char* variable = std::getenv("PENSTOCK_KEY")) {
     key = variable;
   } else {

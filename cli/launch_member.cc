@@ -50,11 +50,14 @@ absl::StatusOr<int64_t> Number(const Variables& variables, const char* name, int
   return number;
 }
 
-// The script of a batch job has SLURM_PROCID, too.
+// The script of a batch job has SLURM_PROCID, too, and so has a shell of `srun --pty`.
 bool IsStarted(const Variables& variables, const Starter& starter) {
   if (variables(starter.rank).empty()) return false;
   if (starter.size != nullptr && variables(starter.size).empty()) return false;
   if (std::string_view(starter.name) != "srun") return true;
+  const bool has_terminal =
+      !variables("SLURM_PTY_PORT").empty() || !variables("SLURM_PTY_WIN_COL").empty();
+  if (has_terminal && variables(starter.size) == "1") return false;
   int64_t step = 0;
   return absl::SimpleAtoi(variables("SLURM_STEP_ID"), &step) && step < kFirstSpecialStep;
 }

@@ -143,6 +143,22 @@ TEST(LaunchMemberTest, ScriptsAndShellsOfAnAllocationAreNoMembers) {
                       {"SLURM_STEP_ID", "4294967291"},
                       {"SLURM_JOB_ID", "1"}}),
             "none");
+  // srun --pty bash, with its terminal or told of it.
+  std::map<std::string, std::string> shell = {{"SLURM_PROCID", "0"},
+                                              {"SLURM_STEP_NUM_TASKS", "1"},
+                                              {"SLURM_STEP_ID", "0"},
+                                              {"SLURM_STEP_NODELIST", "n1"},
+                                              {"SLURM_JOB_ID", "7"}};
+  EXPECT_EQ(Describe(shell), "srun 0/1 at n1:20007");
+  for (const char* name : {"SLURM_PTY_PORT", "SLURM_PTY_WIN_COL"}) {
+    shell[name] = "80";
+    EXPECT_EQ(Describe(shell), "none") << name;
+    shell.erase(name);
+  }
+  // The first of several tasks, which has the terminal.
+  shell["SLURM_PTY_WIN_COL"] = "80";
+  shell["SLURM_STEP_NUM_TASKS"] = "2";
+  EXPECT_EQ(Describe(shell), "srun 0/2 at n1:20007");
 }
 
 TEST(LaunchMemberTest, WrongVariablesAreNamed) {

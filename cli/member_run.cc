@@ -16,6 +16,7 @@
 #include "cli/processes.h"
 
 #include "actors/cluster/job_key.h"
+#include "actors/cluster/network_interface.h"
 #include "actors/cluster/node.h"
 #include "actors/cluster/socket_address.h"
 #include "base/counted.h"
@@ -75,21 +76,26 @@ bool HasKey(const MemberOptions& options) {
 
 // How the processes find each other; null: by the address that all know. A process without a rank
 // takes one.
-absl::StatusOr<std::unique_ptr<MemberBoard>> FindBoard(const MemberOptions& options,
+absl::StatusOr<std::unique_ptr<MemberBoard>> FindBoard(const Environment& environment,
+                                                       const MemberOptions& options,
                                                        LaunchMember* member) {
   const bool has_key = HasKey(options);
   if (!options.rendezvous.empty()) {
     if (!has_key) return absl::InvalidArgumentError(kNoKey);
-    const absl::Duration timeout = absl::Seconds(options.join_timeout_s);
+    ASSIGN_OR_RETURN(EtcdAccess access, EtcdAccessOf(EnvironmentVariable));
     ASSIGN_OR_RETURN(std::unique_ptr<EtcdBoard> etcd,
-                     EtcdBoard::Create(options.rendezvous, timeout));
-    if (member->rank < 0) {
-      const absl::StatusOr<int64_t> rank = etcd->TakeRank(member->size, timeout);
-      RETURN_IF_ERROR(WithRendezvousStatus(rank.status()));
-      member->rank = *rank;
-    }
+                     EtcdBoard::Create(options.rendezvous, std::move(access),
+                                       [&err = environment.err](const std::string& line) {
+                                         err << StrCat(line, "\n") << std::flush;
+                                       }));
+    const absl::StatusOr<int64_t> rank =
+        etcd->TakeRank(member->rank, member->size, absl::Seconds(options.join_timeout_s));
+    RETURN_IF_ERROR(WithRendezvousStatus(rank.status()));
+    member->rank = *rank;
     return etcd;
   }
+  // A process alone needs nobody.
+  if (member->size == 1) return std::unique_ptr<MemberBoard>();
   const bool has_address = !member->host.empty() && member->port > 0;
   if (has_address && has_key) return std::unique_ptr<MemberBoard>();
   // PMIx tells what of the two is not known.
@@ -121,17 +127,41 @@ std::vector<actors::NodePlace> PlacesOf(const LaunchMember& member) {
   return places;
 }
 
+// Where rank 0 listens: at the address that the others connect to, if it is one of this host's.
+absl::StatusOr<std::string> ListenAddress(const LaunchMember& member,
+                                          const MemberOptions& options) {
+  const auto port = static_cast<unsigned>(member.port);
+  if (!options.listen.empty()) {
+    const absl::Status address = actors::CheckListenAddress(options.listen);
+    if (!address.ok() || actors::IsUnixAddress(options.listen)) {
+      return absl::InvalidArgumentError(
+          StrCat("--listen '", options.listen, "': expected HOST or HOST:PORT of rank 0"));
+    }
+    const actors::SocketAddress parts = actors::SplitAddress(options.listen);
+    if (parts.port.empty()) return actors::JoinAddress(parts.host, port);
+    if (port == 0 || parts.port == StrCat(port)) return options.listen;
+    return absl::InvalidArgumentError(StrCat("--listen ", options.listen,
+                                             ": the others connect to port ", port,
+                                             "; give the host alone"));
+  }
+  if (options.insecure) return actors::JoinAddress(member.host, port);
+  // They are told the address, and reach this host there or not at all.
+  if (member.host.empty()) return actors::JoinAddress(actors::ReachableAddress(), port);
+  const std::string own = actors::OwnAddressOf(member.host);
+  if (!own.empty()) return actors::JoinAddress(own, port);
+  const bool is_ipv6 = member.host.find(':') != std::string::npos;
+  return actors::JoinAddress(is_ipv6 ? "::" : "0.0.0.0", port);
+}
+
 absl::Status RunFirst(const Environment& environment, const LaunchMember& member,
                       const MemberOptions& options, MemberBoard* board,
                       const std::function<absl::Status(const Environment&, int64_t)>& run_job) {
   Environment there = environment;
   LaunchPlan& plan = there.launch;
   plan.places = PlacesOf(member);
-  const char* const any = member.host.find(':') != std::string::npos ? "::" : "0.0.0.0";
   plan.insecure = options.insecure;
   plan.starter = member.command;
-  plan.listen =
-      actors::JoinAddress(options.insecure ? member.host : any, static_cast<unsigned>(member.port));
+  ASSIGN_OR_RETURN(plan.listen, ListenAddress(member, options));
   plan.join_timeout = absl::Seconds(options.join_timeout_s);
   const bool tells_key = board != nullptr && board->keeps_secrets() && !HasKey(options);
   absl::Status told;
@@ -140,7 +170,7 @@ absl::Status RunFirst(const Environment& environment, const LaunchMember& member
       told = WithRendezvousStatus(board->Post({address, tells_key ? key : ""}));
     };
   }
-  if (!tells_key) {
+  if (!tells_key && (member.size > 1 || HasKey(options))) {
     ASSIGN_OR_RETURN(plan.key, ReadJobKey(options.key_file));
   }
   environment.err << StrCat("launch: rank 0 of ", Counted(member.size, "process", "es"),
@@ -154,6 +184,13 @@ absl::Status RunFirst(const Environment& environment, const LaunchMember& member
                                 : "",
                             "\n")
                   << std::flush;
+  if (tells_key) {
+    environment.err << StrCat("note: ", board->name(),
+                              " passes the key on without encryption, unless this cluster has that "
+                              "of its own; where others can read its network, put a key into a "
+                              "file on each host, and add --key-file\n")
+                    << std::flush;
+  }
   const absl::Status done = run_job(there, member.size);
   return told.ok() ? done : told;
 }
@@ -208,7 +245,8 @@ absl::Status RunMember(const Environment& environment, LaunchMember member,
     RETURN_IF_ERROR(actors::CheckIsInsecureAddress(member.host));
   }
   const ParentWatch watch(environment.err, member.starter);
-  ASSIGN_OR_RETURN(const std::unique_ptr<MemberBoard> board, FindBoard(options, &member));
+  ASSIGN_OR_RETURN(const std::unique_ptr<MemberBoard> board,
+                   FindBoard(environment, options, &member));
   if (member.rank == 0) return RunFirst(environment, member, options, board.get(), run_job);
   return RunOther(environment, member, options, board.get());
 }

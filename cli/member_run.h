@@ -22,6 +22,7 @@ struct MemberOptions {
   std::string coordinator;     // HOST:PORT; empty: as the variables say
   std::string key_file;        // empty: PENSTOCK_KEY, or PMIx
   bool insecure = false;       // without TLS, where rank 0 listens on loopback
+  std::string listen;          // of rank 0, HOST or HOST:PORT; empty: where the others look for it
   std::string rendezvous;      // of etcd (etcd_board.h); empty: none
   std::string device = "cpu";  // kinds of a node's devices (device_list.h); rank 0 has the job's
   double join_timeout_s = 60;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cli/line_printer.h"
+#include "cli/munge_text.h"
 
 #include "base/counted.h"
 #include "base/machine.h"
@@ -75,6 +76,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
       options.max_starts = launch.max_starts;
       options.listen = launch.listen;
       options.key = launch.key;
+      options.seal_key = KeySealFor(launch.places);
       options.join_timeout = launch.join_timeout;
       options.on_listening = launch.on_listening;
       // What has started the others has bound them to cores, and this process with its node.

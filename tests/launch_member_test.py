@@ -8,7 +8,7 @@ PENSTOCK_COMMAND names the command (default: build/bin/penstock).
 """
 
 import base64
-import json
+import contextlib
 import os
 import pathlib
 import re
@@ -22,7 +22,6 @@ import sys
 import tempfile
 import time
 import unittest
-import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
@@ -43,6 +42,8 @@ except ImportError as error:
     MISSING = str(error)
 
 NO_RENDEZVOUS = 69
+# What a process has entered in etcd stays for so long after its last word.
+LEASE_S = 15
 
 
 class LaunchMemberTest(unittest.TestCase):
@@ -61,7 +62,8 @@ class LaunchMemberTest(unittest.TestCase):
 
     def start(self, variables, *options, run=("--json",), group=None):
         environment = {name: value for name, value in os.environ.items()
-                       if not re.match("(RANK|WORLD_SIZE|MASTER_|SLURM_|OMPI_|PMI|PENSTOCK_KEY)", name)}
+                       if not re.match("(RANK|WORLD_SIZE|MASTER_|SLURM_|OMPI_|PMI|PENSTOCK_KEY|"
+                                       "ETCDCTL_)", name)}
         member = subprocess.Popen(
             [PENSTOCK, "launch", "--log-dir", self.folder / "logs", *options, "--", self.job, *run],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=group,
@@ -182,6 +184,7 @@ class LaunchMemberTest(unittest.TestCase):
         self.assertEqual(losses(there.stdout), losses_here(PENSTOCK, self.job))
         self.assertIn("launch: rank 0 of 2 processes that mpirun has started coordinates, and tells "
                       "its address and the key through PMIx\n", there.stderr)
+        self.assertEqual(there.stderr.count("note: PMIx passes the key on without encryption"), 1)
         self.assertIsNone(re.search("[0-9a-f]{64}", there.stderr))
 
     def test_mpirun_does_not_tell_a_key_that_is_in_a_file(self):
@@ -189,11 +192,91 @@ class LaunchMemberTest(unittest.TestCase):
         self.assertEqual(there.returncode, 0, there.stderr)
         self.assertEqual(losses(there.stdout), losses_here(PENSTOCK, self.job))
         self.assertIn("and tells its address through PMIx\n", there.stderr)
+        self.assertNotIn("without encryption", there.stderr)
         # Who has no file does not learn it.
         there = self.mpirun((1, "--key-file", self.key, "--join-timeout", "5"),
                             (1, "--join-timeout", "5"))
         self.assertNotEqual(there.returncode, 0, there.stderr)
         self.assertIn("penstock: the job's key is missing", there.stderr)
+
+    def test_a_member_starts_no_processes_on_hosts(self):
+        both = {"RANK": 0, "WORLD_SIZE": 2}
+        there = f"{self.folder}/hosts"
+        for variables, options, message in [
+                (both, ("-H", "a,b"), "-H is for a process that starts the others, but the variables of "
+                 "torchrun say that it has started this process as rank 0 of 2; leave out this option to "
+                 "join the others, or add --launcher ssh, slurm or mpi to start a job on hosts all the "
+                 "same"),
+                (both, ("--hostfile", there, "--fanout", "2"), "--hostfile, --fanout are for a process"),
+                (both, ("--through", "ssh", "--launcher", "member"), "--through is for a process"),
+                (both, ("--probe", "yes"), "--probe yes is for a process"),
+                ({"OMPI_COMM_WORLD_RANK": 1, "OMPI_COMM_WORLD_SIZE": 2}, ("-H", "a"),
+                 "the variables of mpirun say that it has started this process as rank 1 of 2"),
+                (self.step(1), ("-H", "a"), "the variables of srun say"),
+                ({}, ("-H", "a", "--rendezvous", "http://a:1/job"), "--rendezvous is for processes that "
+                 "something else has started"),
+                ({}, ("-H", "a", "--coordinator", "b:1"), "--members, --device, --coordinator and "
+                 "--rendezvous are for a member"),
+                ({}, ("--through", "ssh"), "--through is for processes on several hosts: add -H"),
+                ({}, ("--listen", "127.0.0.1"), "--listen is for processes on several hosts: add -H"),
+                ({}, ("--hostfile", there), f"{there}: "),
+                ({"RANK": 0, "WORLD_SIZE": 1}, ("--hostfile", there), f"{there}: "),
+                (both, ("--hostfile", there, "--launcher", "ssh"), f"{there}: ")]:
+            key = ("--key-file", self.key) if variables else ()
+            refused = self.start(variables, *key, *options)
+            _, errors = refused.communicate(timeout=PATIENCE_S)
+            self.assertIn(refused.returncode, (1, 2), errors)
+            self.assertIn(message, errors)
+
+    def test_hosts_win_over_variables_of_a_process_alone(self):
+        alone = {"RANK": 0, "WORLD_SIZE": 1}
+        run = self.start(alone, "-H", "n1:2", "--through", "sh -c 'exit 7'", "--listen", "127.0.0.1:0")
+        _, errors = run.communicate(timeout=PATIENCE_S)
+        self.assertEqual(run.returncode, 7, errors)
+        self.assertIn("note: the hosts of -H count, not the variables of torchrun, which has started "
+                      "this process alone\n", errors)
+        self.assertRegex(errors, r"launch: 2 processes on 1 host through \S*/sh\n")
+
+    def test_a_process_alone_needs_no_key(self):
+        alone = self.start({"SLURM_PROCID": 0, "SLURM_STEP_NUM_TASKS": 1, "SLURM_STEP_ID": 0,
+                            "SLURM_JOB_ID": 1, "SLURM_STEP_NODELIST": "n1"},
+                           run=("--json", "--set", "parallel.strategy='dp=1'"))
+        output, errors = alone.communicate(timeout=PATIENCE_S)
+        self.assertEqual(alone.returncode, 0, errors)
+        self.assertEqual(len(losses(output)), STEPS)
+
+    def listeners(self, pid):
+        """Addresses at which a process listens for internet connections."""
+        sockets = set()
+        for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                sockets.add(os.readlink(fd))
+        found = set()
+        for table in ("tcp", "tcp6"):
+            for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
+                    address, port = words[1].split(":")
+                    found.add((address, int(port, 16)))
+        return found
+
+    def test_rank_0_listens_where_the_others_look_for_it(self):
+        for host, options, address in [
+                ("127.0.0.1", (), "0100007F"), ("localhost", (), "0100007F"),
+                ("127.0.0.1", ("--listen", "127.0.0.2"), "0200007F"),
+                # No address of this host: somebody may hand its connections on.
+                ("192.0.2.1", (), "00000000")]:
+            first = self.start({**self.torchrun(0), "MASTER_ADDR": host}, "--key-file", self.key,
+                               *options)
+            self.await_true(lambda first=first: any(port == self.port for _, port in
+                                                    self.listeners(first.pid)), "a listener")
+            self.assertIn((address, self.port), self.listeners(first.pid), host)
+            first.kill()
+            first.wait()
+        refused = self.start(self.torchrun(0), "--key-file", self.key, "--listen", "127.0.0.1:1")
+        _, errors = refused.communicate(timeout=PATIENCE_S)
+        self.assertEqual(refused.returncode, 2, errors)
+        self.assertIn(f"the others connect to port {self.port}; give the host alone", errors)
 
     def etcd(self):
         if reason := etcd.why_not():
@@ -231,7 +314,6 @@ class LaunchMemberTest(unittest.TestCase):
     def test_what_a_killed_rank_0_has_posted_is_overcome(self):
         server = self.etcd()
         server.start()
-        self.await_etcd(server)
         self.put(server, "penstock/job/address", f"127.0.0.1:{free_port()}")
         # Rank 1 reads the old address first.
         second, first = (
@@ -241,20 +323,135 @@ class LaunchMemberTest(unittest.TestCase):
             _, errors = member.communicate(timeout=PATIENCE_S)
             self.assertEqual(member.returncode, 0, errors)
 
-    def put(self, server, key, value):
-        body = {name: base64.b64encode(text.encode()).decode()
-                for name, text in (("key", key), ("value", value))}
-        request = urllib.request.Request(server.url("v3/kv/put"), json.dumps(body).encode())
-        urllib.request.urlopen(request, timeout=PATIENCE_S).close()
+    def put(self, server, key, value, lease="0"):
+        coded = {name: base64.b64encode(text.encode()).decode()
+                 for name, text in (("key", key), ("value", value))}
+        server.call("v3/kv/put", {**coded, "lease": lease})
 
-    def await_etcd(self, server):
+    def entries(self, server):
+        """Of all jobs in etcd: how many."""
+        begin, end = (base64.b64encode(key).decode() for key in (b"penstock/", b"penstock0"))
+        answer = server.call("v3/kv/range", {"key": begin, "range_end": end, "count_only": True})
+        return int(answer.get("count", 0))
+
+    def await_true(self, condition, what):
         deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, what)
+            time.sleep(0.05)
+
+    def begin_by_name(self, server):
+        """Members of a job that runs until rank 0 is interrupted; that one first."""
+        members = self.join_by_name(server, run=("--json", "--set", "train.steps=1000000"))
         while True:
-            try:
-                return self.put(server, "ready", "yes")
-            except OSError:
-                self.assertLess(time.monotonic(), deadline)
-                time.sleep(0.05)
+            for member in members:
+                if select.select([member.stdout], [], [], 0.05)[0] and member.stdout.readline():
+                    return sorted(members, key=lambda other: other is not member)
+
+    def end_by_name(self, members):
+        members[0].send_signal(signal.SIGINT)
+        for member, status in zip(members, (130, 1)):
+            _, errors = member.communicate(timeout=PATIENCE_S)
+            self.assertEqual(member.returncode, status, errors)
+            self.assertNotIn("another job has taken the name", errors)
+
+    def test_a_latecomer_does_not_take_the_name_of_a_job_that_runs(self):
+        server = self.etcd()
+        server.start()
+        members = self.begin_by_name(server)
+        # Longer than a lease.
+        time.sleep(LEASE_S + 2)
+        self.assertEqual(self.entries(server), 3)
+        for options in (("--members", "2"), ("--members", "3")):
+            late = self.start({}, "--rendezvous", server.url("job"), *options, "--key-file", self.key,
+                              "--join-timeout", "2")
+            _, errors = late.communicate(timeout=PATIENCE_S)
+            self.assertEqual(late.returncode, NO_RENDEZVOUS, errors)
+            self.assertRegex(errors, r"penstock: the name 'job' is taken in etcd at http://\S+: "
+                             r"(another job of that name|a job of 2 processes, not 3,) runs, whose rank 0 "
+                             r"is at \S+:\d+ or was killed less than 15s ago\. Wait for its end, or take "
+                             "another name in --rendezvous\n")
+            self.assertNotIn("coordinates", errors)
+        late = self.start({"RANK": 0, "WORLD_SIZE": 2}, "--rendezvous", server.url("job"), "--key-file",
+                          self.key, "--join-timeout", "60")
+        _, errors = late.communicate(timeout=PATIENCE_S)
+        self.assertEqual(late.returncode, NO_RENDEZVOUS, errors)
+        self.assertRegex(errors, r"penstock: the name 'job' is taken in etcd at http://\S+: another job of "
+                         r"that name runs, whose rank 0 is at \S+:\d+\. Wait for its end")
+        self.end_by_name(members)
+        self.assertEqual(self.entries(server), 0)
+
+    def test_a_job_enters_its_name_again_where_etcd_has_lost_it(self):
+        server = self.etcd()
+        server.start()
+        members = self.begin_by_name(server)
+        server.kill()
+        shutil.rmtree(self.folder / "etcd")
+        server.start()
+        self.await_true(lambda: self.entries(server) == 3, "the entries of the job")
+        self.end_by_name(members)
+        self.assertEqual(self.entries(server), 0)
+
+    def test_the_name_of_a_killed_job_is_free_after_its_lease(self):
+        server = self.etcd()
+        server.start()
+        for member in self.begin_by_name(server):
+            member.kill()
+        begin = time.monotonic()
+        members = self.join_by_name(server)
+        for member in members:
+            _, errors = member.communicate(timeout=PATIENCE_S)
+            self.assertEqual(member.returncode, 0, errors)
+        self.assertLess(time.monotonic() - begin, LEASE_S + 10)
+
+    def test_etcd_may_ask_for_a_certificate_and_a_password(self):
+        if shutil.which("openssl") is None:
+            self.skipTest("there is no openssl")
+        if reason := etcd.why_not():
+            self.skipTest(reason)
+        etcd.make_certificates(self.folder)
+        server = etcd.Etcd(self.folder, is_secure=True)
+        self.addCleanup(server.kill)
+        server.start()
+        server.demand_users("trainer", "pass:word")
+        access = {"ETCDCTL_CACERT": self.folder / "ca.pem", "ETCDCTL_CERT": self.folder / "client.pem",
+                  "ETCDCTL_KEY": self.folder / "client.key", "ETCDCTL_USER": "trainer:pass:word"}
+        # Nobody listens at the first endpoint.
+        url = server.url("job").replace("https://", f"https://127.0.0.1:{free_port()},")
+
+        def member(variables, *options):
+            return self.start(variables, "--rendezvous", url, "--members", "2", "--key-file", self.key,
+                              *options)
+
+        members = [member(access) for _ in range(2)]
+        for process in members:
+            _, errors = process.communicate(timeout=PATIENCE_S)
+            self.assertEqual(process.returncode, 0, errors)
+        token = server.call("v3/auth/authenticate", {"name": "root", "password": "of-root"})["token"]
+        revisions = server.call("v3/kv/range", {"key": base64.b64encode(b"x").decode()}, token)
+        self.assertGreater(int(revisions["header"]["revision"]), 3)
+        for changed, message in [
+                ({"ETCDCTL_USER": "trainer:wrong"}, "authentication failed, invalid user ID or password"),
+                ({"ETCDCTL_USER": "", }, "user name is empty"),
+                ({"ETCDCTL_CACERT": ""}, "its certificate is not for this host, or not of an authority "
+                 "that is trusted"),
+                ({"ETCDCTL_CACERT": "/nowhere"}, "ETCDCTL_CACERT = '/nowhere': the file cannot be read"),
+                ({"ETCDCTL_KEY": ""}, "ETCDCTL_CERT and ETCDCTL_KEY go together"),
+                ({"ETCDCTL_CERT": "", "ETCDCTL_KEY": ""}, "as etcd does where it asks for https or for a "
+                 "certificate (ETCDCTL_CERT)")]:
+            refused = member({**access, **changed}, "--join-timeout", "1")
+            _, errors = refused.communicate(timeout=PATIENCE_S)
+            self.assertNotEqual(refused.returncode, 0, errors)
+            self.assertIn(message, errors)
+            self.assertNotIn("pass:word", errors)
+
+    def test_a_wrong_rendezvous_is_refused(self):
+        for url in ("etcd://127.0.0.1:2379/job", "http://127.0.0.1:2379/", "http:///job",
+                    "http://a:1,https://b:1/job", "http://user:password@a:1/job", "http://a:1/b/c"):
+            member = self.start({}, "--rendezvous", url, "--members", "2", "--key-file", self.key)
+            _, errors = member.communicate(timeout=PATIENCE_S)
+            self.assertEqual(member.returncode, 2, errors)
+            self.assertIn(f"--rendezvous '{url}': ", errors)
 
     def test_a_job_that_runs_does_not_need_etcd(self):
         server = self.etcd()

@@ -148,8 +148,8 @@ class LaunchTest(unittest.TestCase):
     def test_options_that_do_not_go_together_are_refused(self):
         for options, message in [
                 (("-H", "a", "--launcher", "local"), "--launcher local starts processes on this host"),
-                (("-H", "a", "--members", "2"), "--members and --device are for a member"),
-                (("-H", "a", "--device", "cuda"), "--members and --device are for a member"),
+                (("-H", "a", "--members", "2"), "--members, --device, --coordinator and --rendezvous are for a member"),
+                (("-H", "a", "--device", "cuda"), "--members, --device, --coordinator and --rendezvous are for a member"),
                 (("--launcher", "slurm"), "this is no allocation of Slurm")]:
             run = subprocess.run([PENSTOCK, "launch", *options, "--", self.job], text=True,
                                  capture_output=True, timeout=PATIENCE_S, check=False)

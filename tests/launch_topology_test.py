@@ -26,22 +26,26 @@ CGROUPS = pathlib.Path("/sys/fs/cgroup")
 PERIOD_US = 100000
 
 
-class CpuQuota:
-    """A control group whose processes get a part of a processor."""
+class CpuGroup:
+    """A control group whose processes get a part of a processor, or all that there is. What else runs on
+    this machine has to wait for them: else a limit would not matter where all wait for each other."""
 
-    def __init__(self, part):
+    def __init__(self, part=None):
         self.folder = None
+        quota_us = int(part * PERIOD_US) if part is not None else None
+        name = f"penstock-test-{os.getpid()}-{part}"
         if (CGROUPS / "cpu").is_dir():
-            self.folder = CGROUPS / "cpu" / f"penstock-test-{os.getpid()}"
-            limits = {"cpu.cfs_period_us": PERIOD_US, "cpu.cfs_quota_us": int(part * PERIOD_US)}
+            self.folder = CGROUPS / "cpu" / name
+            limits = {"cpu.shares": 200000, "cpu.cfs_period_us": PERIOD_US,
+                      "cpu.cfs_quota_us": quota_us or -1}
         elif "cpu" in (CGROUPS / "cgroup.subtree_control").read_text().split():
-            self.folder = CGROUPS / f"penstock-test-{os.getpid()}"
-            limits = {"cpu.max": f"{int(part * PERIOD_US)} {PERIOD_US}"}
+            self.folder = CGROUPS / name
+            limits = {"cpu.weight": 10000, "cpu.max": f"{quota_us or 'max'} {PERIOD_US}"}
         else:
             raise OSError("no control groups of processor time")
         self.folder.mkdir()
-        for name, value in limits.items():
-            (self.folder / name).write_text(str(value))
+        for file, value in limits.items():
+            (self.folder / file).write_text(str(value))
 
     @property
     def processes(self):
@@ -69,7 +73,7 @@ class TopologyTest(unittest.TestCase):
         self.addCleanup(network.close)
         return network
 
-    def launch(self, network, job, *options, run=(), on_host=""):
+    def launch(self, network, job, *options, run=(), on_host="", slots=1):
         """`run` are options of the job, `on_host` is done by the shell of a host, whose address is in
         $host."""
         script = self.folder / "ssh"
@@ -83,7 +87,7 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
     'hostname host$0 && exec sh -c "$1"' $number "$2"
 """)
         script.chmod(0o755)
-        hosts = ",".join(f"10.77.0.{index + 1}" for index in range(len(network.names)))
+        hosts = ",".join(f"10.77.0.{index + 1}:{slots}" for index in range(len(network.names)))
         result = subprocess.run(
             network.inside(0, [PENSTOCK, "launch", "-H", hosts, "--through", str(script),
                                "--log-dir", str(self.folder / "logs"), *options, "--", str(job),
@@ -126,28 +130,62 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
         job = self.write_job("auto", num_devices=4)
         job.write_text(job.read_text().replace("layers = 2", "layers = 4").replace(
             "width = 32", "width = 256").replace("steps = 6", "steps = 1"))
-        result = self.launch(network, job)
+        report = self.folder / "report.md"
+        result = self.launch(network, job, run=("--report", str(report)))
         self.assertIn("launch: networks: rack ", result.stderr)
         strategy = re.search(r"plan: (\S+),", result.stderr).group(1).split(",")
         # Four stages where other tests take the cores and the racks' networks seem slow.
         self.assertTrue({"pp=2", "pp=4"}.intersection(strategy), result.stderr)
+        self.check_stages(result, report)
+
+    def test_slots_of_a_host_split_tensors_and_the_pipeline_passes_the_slow_link(self):
+        network = self.join(4, "2gbit", racks=[0, 1, 0, 1], trunk="40mbit")
+        job = self.write_job("dp=2,tp=2,pp=2")
+        report = self.folder / "report.md"
+        result = self.launch(network, job, "--probe", "yes", slots=2, run=("--report", str(report)))
+        hosts = self.check_stages(result, report)
+        # tp is the innermost axis: its groups are neighbours, here those of a host.
+        self.assertEqual(hosts[0::2], hosts[1::2])
+        self.assertEqual(len(set(hosts)), 4)
+
+    def check_stages(self, result, report):
+        """That the devices of a stage are in one rack (of even or of odd hosts), and data pass from one
+        rack to the other at one boundary of stages alone. The hosts of all devices, in order."""
+        ranks = {int(rank): host for rank, host in
+                 re.findall(r"joined: rank (\d) on (host\d): device", result.stderr)}
+        hosts = [ranks[rank] for rank in sorted(ranks)]  # a device each
+        stages = {int(device): int(stage) for device, stage in
+                  re.findall(r"(?m)^\| (\d) \| (\d) \| [0-9.]+ [KM]iB \|", report.read_text())}
+        self.assertEqual(sorted(stages), list(range(len(hosts))), report.read_text())
+        racks = [int(host[-1]) % 2 for host in hosts]
+        boundaries = [i for i in range(1, len(racks)) if racks[i] != racks[i - 1]]
+        self.assertEqual(len(boundaries), 1, result.stderr)
+        self.assertNotEqual(stages[boundaries[0] - 1], stages[boundaries[0]], stages)
+        return hosts
+
+    def limit_cpu(self, part):
+        """What the shell of a host does so that the second host gets a part of a processor, and the first
+        one all that it can."""
+        groups = []
+        try:
+            for part_of_host in (None, part):
+                groups.append(CpuGroup(part_of_host))
+                self.addCleanup(groups[-1].close)
+        except OSError as error:
+            self.skipTest(f"no limit of processor time here: {error}")
+        # `ip netns exec` hides the control groups.
+        return (f'case "$host" in 10.77.0.1) group={groups[0].processes};; *) group={groups[1].processes};; '
+                f'esac; nsenter --mount=/proc/{os.getpid()}/ns/mnt sh -c "echo $$ > $group"')
 
     def test_a_slow_host_is_named_and_gets_fewer_layers(self):
         network = self.join(2, "2gbit")
-        try:
-            quota = CpuQuota(0.3)
-        except OSError as error:
-            self.skipTest(f"no limit of processor time here: {error}")
-        self.addCleanup(quota.close)
+        into_group = self.limit_cpu(0.3)
         job = self.write_job("pp=2")
         job.write_text(job.read_text().replace("layers = 2", "layers = 8").replace(
             "width = 32", "width = 64"))
         report = self.folder / "report.md"
         result = self.launch(
-            network, job, "--probe", "yes", run=("--report", str(report)),
-            # `ip netns exec` hides the control groups.
-            on_host=f'[ "$host" = 10.77.0.2 ] && nsenter --mount=/proc/{os.getpid()}/ns/mnt '
-                    f'sh -c "echo $$ > {quota.processes}"')
+            network, job, "--probe", "yes", run=("--report", str(report)), on_host=into_group)
         found = re.search(r"note: (\S+) computes (\d+) % slower than the other hosts", result.stderr)
         self.assertIsNotNone(found, result.stderr)
         self.assertEqual(found.group(1), "10.77.0.2")

@@ -4,13 +4,17 @@ Skipped without Slurm's daemons, munge or root. PENSTOCK_COMMAND names the comma
 build/bin/penstock).
 """
 
+import contextlib
 import os
 import pathlib
 import secrets
+import select
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -18,8 +22,8 @@ sys.path.insert(0, str(ROOT))
 sys.dont_write_bytecode = True
 
 from tests.support import slurm  # noqa: E402
-from tests.support.launched_job import (PATIENCE_S, free_port, job_text, losses,  # noqa: E402
-                                        losses_here)
+from tests.support.launched_job import (PATIENCE_S, STEPS, free_port, job_text,  # noqa: E402
+                                        losses, losses_here)
 
 PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
 
@@ -52,6 +56,61 @@ class SlurmTest(unittest.TestCase):
                                    "--", self.job, "--json")
         self.assertRegex(errors, r"launch: 4 processes on 2 hosts through \S*/srun\n")
         self.assertEqual(errors.count("joined: rank "), 4)
+
+    def with_munge(self):
+        """Environment in which `munge` and `unmunge` find the daemon of the cluster; each unmunge leaves
+        a line in a file."""
+        programs = self.folder / "programs"
+        programs.mkdir(exist_ok=True)
+        for name, extra in (("munge", ""), ("unmunge", f"echo opened >> {self.folder}/opened\n")):
+            script = programs / name
+            script.write_text(f"#!/bin/sh\n{extra}exec {shutil.which(name)} --socket="
+                              f"{self.folder}/munge.socket \"$@\"\n")
+            script.chmod(0o755)
+        environment = self.cluster.environment
+        return {**environment, "PATH": f"{programs}:{environment['PATH']}"}
+
+    def test_munge_encrypts_the_key(self):
+        if shutil.which("munge") is None:
+            self.skipTest("there is no munge")
+        done = subprocess.run(["salloc", "-N", "2", "--ntasks-per-node=2", PENSTOCK, "launch", "--",
+                               self.job, "--json"], capture_output=True, text=True, check=False,
+                              timeout=PATIENCE_S, env=self.with_munge())
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(losses(done.stdout), self.expected)
+        self.assertEqual(done.stderr.count("launch: munge encrypts the job's key on its way to the "
+                                           "hosts\n"), 1)
+        # Once on each host.
+        self.assertEqual((self.folder / "opened").read_text(), "opened\n" * 2)
+
+    def test_without_munge_a_note_says_that_the_key_is_not_encrypted(self):
+        # The daemon is not where the programs look for it.
+        errors = self.run_in_slurm("salloc", "-N", "2", "--ntasks-per-node=2", PENSTOCK, "launch",
+                                   "--", self.job, "--json")
+        self.assertEqual(errors.count("note: srun passes the job's key on without encryption"), 1)
+
+    def test_a_shell_of_srun_is_an_allocation_to_launch_over(self):
+        allocation = ["salloc", "-N", "2", "srun", "-N", "1", "-n", "1", "--pty"]
+        leader, follower = os.openpty()
+        self.addCleanup(os.close, leader)
+        command = (f"{PENSTOCK} launch -- {self.job} --strategy dp=2 --devices 2 --json "
+                   f"> {self.folder}/shell.out 2> {self.folder}/shell.err; "
+                   f"echo $? > {self.folder}/shell.status")
+        # salloc and srun want a controlling terminal.
+        shell = subprocess.Popen(["setsid", "--ctty", *allocation, "sh", "-c", command],
+                                 stdin=follower, stdout=follower, stderr=follower, env=self.cluster.environment)
+        self.addCleanup(shell.kill)
+        os.close(follower)
+        deadline = time.monotonic() + PATIENCE_S
+        while shell.poll() is None:
+            self.assertLess(time.monotonic(), deadline)
+            if select.select([leader], [], [], 0.1)[0]:
+                with contextlib.suppress(OSError):
+                    os.read(leader, 65536)
+        errors = (self.folder / "shell.err").read_text()
+        self.assertEqual((self.folder / "shell.status").read_text(), "0\n", f"{allocation}: {errors}")
+        self.assertRegex(errors, r"launch: 2 processes on 2 hosts through \S*/srun\n")
+        self.assertEqual(len(losses((self.folder / "shell.out").read_text())), STEPS)
 
     def test_tasks_of_a_step_find_each_other_through_pmix(self):
         errors = self.run_in_slurm("srun", "--mpi=pmix", "-N", "2", "--ntasks-per-node=2", PENSTOCK,

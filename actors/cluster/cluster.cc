@@ -107,6 +107,16 @@ class Cluster::Impl {
     return figures;
   }
 
+  absl::StatusOr<std::vector<double>> MeasureCompute(absl::Duration timeout) {
+    absl::StatusOr<std::vector<double>> rates = absl::UnknownError("");
+    RETURN_IF_ERROR(
+        access_->With([&](control::ControlLoop& loop, NodeSupervisor& supervisor) -> absl::Status {
+          rates = MeasureNodes(loop, supervisor, timeout);
+          return rates.status();
+        }));
+    return rates;
+  }
+
   absl::Status Stop(const absl::Status& outcome) {
     const absl::MutexLock lock(&stop_mutex_);
     if (loop_ == nullptr || is_stopped_) return end_;
@@ -239,7 +249,8 @@ class Cluster::Impl {
   }
 
   // What starts the node of a rank at its place, or with an agent those of more ranks.
-  LaunchCommand CommandOf(uint32_t rank, uint32_t num_ranks, const NodePlace& place) const {
+  absl::StatusOr<LaunchCommand> CommandOf(uint32_t rank, uint32_t num_ranks,
+                                          const NodePlace& place) const {
     std::vector<std::string> node = NodeCommand(place.coordinator_host);
     node.insert(node.end(), {"--rank", StrCat(rank)});
     LaunchCommand command;
@@ -261,7 +272,13 @@ class Cluster::Impl {
     }
     const bool has_key_file = !is_here && !place.key_file.empty();
     node.insert(node.end(), {"--key-file", has_key_file ? place.key_file : "-"});
-    if (!has_key_file) command.input = StrCat(options_.key, "\n");
+    if (!has_key_file) {
+      std::string line = options_.key;
+      if (!is_here && options_.seal_key != nullptr) {
+        ASSIGN_OR_RETURN(line, options_.seal_key(options_.key));
+      }
+      command.input = StrCat(line, "\n");
+    }
     if (is_here) {
       command.arguments = std::move(node);
       return command;
@@ -327,7 +344,7 @@ class Cluster::Impl {
       const NodePlace place = options_.places.empty() ? NodePlace() : options_.places[rank];
       num_ranks = RanksOfAgent(rank);
       if (place.is_awaited) continue;
-      LaunchCommand command = CommandOf(rank, num_ranks, place);
+      ASSIGN_OR_RETURN(LaunchCommand command, CommandOf(rank, num_ranks, place));
       if (command.remote_host.empty()) command.cores = cores[rank];
       RETURN_IF_ERROR(LaunchOne(command));
     }
@@ -385,6 +402,10 @@ const std::vector<NodeDescription>& Cluster::nodes() const { return impl_->nodes
 
 absl::StatusOr<ClusterFigures> Cluster::Probe(absl::Duration timeout) {
   return impl_->Probe(timeout);
+}
+
+absl::StatusOr<std::vector<double>> Cluster::MeasureCompute(absl::Duration timeout) {
+  return impl_->MeasureCompute(timeout);
 }
 
 std::vector<NodeTraffic> Cluster::traffic() const { return impl_->traffic(); }

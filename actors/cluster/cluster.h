@@ -61,6 +61,9 @@ struct ClusterOptions {
   // Nodes on this host read the key from their standard input as well, and "--key-file -" is added:
   // an environment is inherited, and shown by more tools.
   bool hands_key_on_input = false;
+  // The line that a node which is started elsewhere reads in place of the key, and can open, such
+  // as one that is encrypted. Called for each program that starts nodes there. Null: the key.
+  std::function<absl::StatusOr<std::string>(const std::string& key)> seal_key;
   // Connections are neither encrypted nor authenticated by TLS; the key is sent as it is. `listen`
   // must be a loopback or Unix address. To measure what TLS costs, or to record messages.
   bool insecure = false;
@@ -142,6 +145,10 @@ class Cluster {
   // compute and the links between them; takes about a second and a tenth of one a node. Before any
   // session.
   absl::StatusOr<ClusterFigures> Probe(absl::Duration timeout);
+
+  // How fast each node computes on its cores, in floating-point operations a second, by rank
+  // (compute_probe.h). All measure at the same time, for a third of a second. Before any session.
+  absl::StatusOr<std::vector<double>> MeasureCompute(absl::Duration timeout);
 
   // Ends all nodes. OK if the job ran and all nodes ended in order, except those that `on_loss` let
   // the job go on without; otherwise the first loss of another node, before or while they ended.

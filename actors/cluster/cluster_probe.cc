@@ -141,4 +141,23 @@ absl::StatusOr<ClusterFigures> ProbeNodes(control::ControlLoop& loop, NodeSuperv
   return Probe(loop, supervisor, timeout).Run();
 }
 
+absl::StatusOr<std::vector<double>> MeasureNodes(control::ControlLoop& loop,
+                                                 NodeSupervisor& supervisor,
+                                                 absl::Duration timeout) {
+  const uint32_t num_ranks = supervisor.num_processes();
+  std::vector<double> rates(num_ranks, 0);
+  const NodeCalls calls(loop, supervisor, num_ranks);
+  RETURN_IF_ERROR(calls.CallAll(
+      [&rates](uint32_t rank, control::Node::Client& node) {
+        return control::StatusOf(node.measureComputeRequest().send(),
+                                 [&rates, rank](auto&& response) -> absl::Status {
+                                   rates[rank] = response.getFlopsPerS();
+                                   if (IsRate(rates[rank])) return absl::OkStatus();
+                                   return absl::InternalError("sent wrong figures");
+                                 });
+      },
+      "how fast the nodes compute", timeout));
+  return rates;
+}
+
 }  // namespace penstock::actors

@@ -7,6 +7,8 @@
 #ifndef PENSTOCK_ACTORS_CLUSTER_CLUSTER_PROBE_INTERNAL_H_
 #define PENSTOCK_ACTORS_CLUSTER_CLUSTER_PROBE_INTERNAL_H_
 
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
@@ -18,6 +20,11 @@ namespace penstock::actors {
 
 absl::StatusOr<ClusterFigures> ProbeNodes(control::ControlLoop& loop, NodeSupervisor& supervisor,
                                           absl::Duration timeout);
+
+// How fast each node computes on its cores, by rank; all measure at the same time.
+absl::StatusOr<std::vector<double>> MeasureNodes(control::ControlLoop& loop,
+                                                 NodeSupervisor& supervisor,
+                                                 absl::Duration timeout);
 
 }  // namespace penstock::actors
 

@@ -53,6 +53,8 @@ double MeasureWindow(int num_threads) {
 }  // namespace
 
 double MeasureComputeRate(int num_threads) {
+  // A limit of processor time lets a process that was idle have more for a moment.
+  (void)MeasureWindow(num_threads);
   double best = 0;
   for (int i = 0; i < kNumWindows; ++i) best = std::max(best, MeasureWindow(num_threads));
   return best;

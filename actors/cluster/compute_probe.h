@@ -2,7 +2,7 @@
 // of any kernel, but one that suffers from what makes a host slow, such as a clock that is held
 // down, other work on its cores, or a limit of processor time.
 //
-// Thread rule: any thread, which blocks for a third of a second.
+// Thread rule: any thread, which blocks for 0.4 s.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_COMPUTE_PROBE_H_
 #define PENSTOCK_ACTORS_CLUSTER_COMPUTE_PROBE_H_

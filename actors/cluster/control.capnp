@@ -111,6 +111,8 @@ interface Node {
   # come from its lower rank.
   probe @21 (exchange :UInt32, addresses :List(Data), timeoutMs :UInt64)
       -> (flopsPerS :Float64, links :List(LinkFigures), status :Status);
+  # Measures how fast the node computes on the cores that it may use: see compute_probe.h.
+  measureCompute @22 () -> (flopsPerS :Float64, status :Status);
 }
 
 # Between the node and another one: see link_probe.h.

@@ -150,6 +150,30 @@ absl::StatusOr<std::string> AddressTowards(const std::string& host) {
   return absl::UnavailableError(StrCat("there is no route from this host to '", host, "'"));
 }
 
+std::string OwnAddressOf(const std::string& host) {
+  if (host == "localhost") return "127.0.0.1";
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return "";
+  const auto free_list = absl::MakeCleanup([found] { freeaddrinfo(found); });
+  if (found == nullptr || found->ai_next != nullptr) return "";
+  char text[INET6_ADDRSTRLEN] = {};
+  if (getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof(text), nullptr, 0,
+                  NI_NUMERICHOST) != 0) {
+    return "";
+  }
+  // Linux has all of 127.0.0.0/8, and lists one of them.
+  if (IsLoopback(text)) return IsIpAddress(host) ? text : "";
+  sockaddr_storage address = {};
+  std::memcpy(&address, found->ai_addr, found->ai_addrlen);
+  const std::vector<Interface> interfaces = ListInterfaces();
+  const bool is_own = std::any_of(
+      interfaces.begin(), interfaces.end(),
+      [&address](const Interface& interface) { return IsSameHost(interface.address, address); });
+  return is_own ? text : "";
+}
+
 std::string ReachableAddress() {
   for (const Interface& interface : ListInterfaces()) {
     if (interface.is_loopback || interface.address.ss_family != AF_INET) continue;

@@ -27,6 +27,11 @@ absl::StatusOr<std::string> InterfaceOfRoute(const std::string& coordinator);
 // reach this host. An error as above.
 absl::StatusOr<std::string> AddressTowards(const std::string& host);
 
+// The one address of this host that `host`, a name or an address, stands for on every host. Empty
+// where it is another host's, where a name stands for several addresses, or where it stands for
+// loopback here (other than "localhost"), as the name of a host often does on itself.
+std::string OwnAddressOf(const std::string& host);
+
 // An address of this host that others can reach: the first that is up and not the loopback's, or
 // 127.0.0.1 where there is none.
 std::string ReachableAddress();

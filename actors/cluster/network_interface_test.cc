@@ -118,5 +118,17 @@ TEST(NetworkInterfaceTest, TheRouteToThisHostIsTheLoopback) {
               HasSubstr("'no.such.host.invalid' is not known"));
 }
 
+TEST(NetworkInterfaceTest, AnAddressOfThisHostIsKnown) {
+  EXPECT_EQ(OwnAddressOf("127.0.0.1"), "127.0.0.1");
+  EXPECT_EQ(OwnAddressOf("127.0.0.77"), "127.0.0.77");
+  EXPECT_EQ(OwnAddressOf("localhost"), "127.0.0.1");
+  const std::string reachable = ReachableAddress();
+  EXPECT_EQ(OwnAddressOf(reachable), reachable);
+  // For documentation: no host has it.
+  EXPECT_EQ(OwnAddressOf("192.0.2.1"), "");
+  EXPECT_EQ(OwnAddressOf("no.such.host.invalid"), "");
+  EXPECT_EQ(OwnAddressOf(""), "");
+}
+
 }  // namespace
 }  // namespace penstock::actors

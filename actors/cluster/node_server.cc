@@ -487,6 +487,20 @@ class NodeServer final : public control::Node::Server {
         });
   }
 
+  kj::Promise<void> measureCompute(MeasureComputeContext context) override {
+    const auto flops_per_s = std::make_shared<double>(0);
+    return dispatch_
+        .Do([flops_per_s] {
+          *flops_per_s = MeasureComputeRate(UsableCores());
+          return absl::OkStatus();
+        })
+        .then([context, flops_per_s](absl::Status&& status) mutable {
+          auto results = context.getResults();
+          control::WriteStatus(status, results.initStatus());
+          results.setFlopsPerS(*flops_per_s);
+        });
+  }
+
   kj::Promise<void> finishExchange(FinishExchangeContext context) override {
     const uint32_t number = context.getParams().getExchange();
     const std::shared_ptr<NodeExchange> exchange = node_.exchanges.Find(number);
