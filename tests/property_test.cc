@@ -232,8 +232,8 @@ absl::StatusOr<planner::Plan> CompileCase(const Registries& registries, const Ra
   EXPECT_TRUE(plan == spelled_out)
       << "seed " << test.seed << ": devices that share a program differ";
   RETURN_IF_ERROR(planner::CheckKernelTiles(registries.ops, plan.kernels));
-  if (const auto order = planner::OrderLaunches(plan); order.ok()) {
-    RETURN_IF_ERROR(planner::CheckLaunchOrder(plan, *order));
+  if (const auto order = planner::OrderLaunches(plan, registries.policies); order.ok()) {
+    RETURN_IF_ERROR(planner::CheckLaunchOrder(plan, registries.policies, *order));
   } else if (absl::IsInvalidArgument(order.status())) {
     return order.status();
   }

@@ -191,9 +191,9 @@ absl::Status LocalEngine::OrderLaunches() {
   if (options_.create_communicator == nullptr || options_.num_devices < plan_.devices.size()) {
     return absl::OkStatus();
   }
-  absl::StatusOr<planner::LaunchOrder> order = planner::OrderLaunches(plan_);
+  absl::StatusOr<planner::LaunchOrder> order = planner::OrderLaunches(plan_, *options_.policies);
   if (!order.ok()) return absl::OkStatus();
-  RETURN_IF_ERROR(planner::CheckLaunchOrder(plan_, *order));
+  RETURN_IF_ERROR(planner::CheckLaunchOrder(plan_, *options_.policies, *order));
   launch_order_ = *std::move(order);
   tells_failures_ = planner::CollectivesThatTellFailures(plan_);
   return absl::OkStatus();

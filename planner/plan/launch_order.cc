@@ -6,7 +6,6 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/plan/check_references.h"
-#include "planner/plan/check_structure.h"
 #include "planner/plan/firing_internal.h"
 #include "planner/plan/rendezvous.h"
 #include "planner/plan/show_plan.h"
@@ -73,11 +72,11 @@ absl::Status CheckDevice(const Plan& plan, const LaunchOrder& order, uint32_t d,
 
 }  // namespace
 
-absl::StatusOr<LaunchOrder> OrderLaunches(const Plan& plan) {
+absl::StatusOr<LaunchOrder> OrderLaunches(const Plan& plan, const PolicyRegistry& policies) {
   RETURN_IF_ERROR(CheckReferences(plan));
-  RETURN_IF_ERROR(CheckStructure(plan));
   for (uint32_t s = 0; s < plan.stages.size(); ++s) {
-    if (StageContextOf(plan, s).has_choices() && plan.stages[s].order.empty()) {
+    ASSIGN_OR_RETURN(const StageSchedule schedule, ScheduleOf(plan, s, policies));
+    if (StageContextOf(plan, s).has_choices() && schedule.order.empty()) {
       return absl::FailedPreconditionError(
           StrCat("collectives have no order that is known before the plan runs: policy '",
                  plan.policy, "' decides in which order stage ", s, " runs its phases"));
@@ -85,11 +84,11 @@ absl::StatusOr<LaunchOrder> OrderLaunches(const Plan& plan) {
   }
   const RendezvousTable rendezvous = FindRendezvous(plan);
   const PhaseWorkspaceBytes workspace_bytes = NoWorkspaces(plan);
-  return internal::Firing(plan, PolicyRegistry(), rendezvous, workspace_bytes, nullptr)
-      .OrderLaunches();
+  return internal::Firing(plan, policies, rendezvous, workspace_bytes, nullptr).OrderLaunches();
 }
 
-absl::Status CheckLaunchOrder(const Plan& plan, const LaunchOrder& order) {
+absl::Status CheckLaunchOrder(const Plan& plan, const PolicyRegistry& policies,
+                              const LaunchOrder& order) {
   if (order.size() != plan.devices.size()) {
     return absl::InvalidArgumentError(StrCat(
         order.size(), " devices have an order of launches instead of ", plan.devices.size()));
@@ -100,7 +99,7 @@ absl::Status CheckLaunchOrder(const Plan& plan, const LaunchOrder& order) {
   }
   const RendezvousTable rendezvous = FindRendezvous(plan);
   const PhaseWorkspaceBytes workspace_bytes = NoWorkspaces(plan);
-  return internal::Firing(plan, PolicyRegistry(), rendezvous, workspace_bytes, nullptr)
+  return internal::Firing(plan, policies, rendezvous, workspace_bytes, nullptr)
       .CheckLaunches(order);
 }
 

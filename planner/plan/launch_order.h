@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 
 #include "planner/plan/plan.h"
+#include "planner/policy/policy.h"
 
 namespace penstock::planner {
 
@@ -40,14 +41,16 @@ using LaunchOrder = std::vector<std::vector<LaunchRun>>;
 
 // kFailedPrecondition: there is no such order, because a stage leaves the order of its phases to
 // the policy, or because a phase has to pass a collective before others come to it. Errors of
-// CheckReferences and CheckStructure, too.
-absl::StatusOr<LaunchOrder> OrderLaunches(const Plan& plan);
+// CheckReferences and ScheduleOf (stage_schedule.h), too. REQUIRES: CheckStructure accepts the
+// plan, or the engine's CheckPlan does.
+absl::StatusOr<LaunchOrder> OrderLaunches(const Plan& plan, const PolicyRegistry& policies);
 
 // Whether devices can follow the order: it has all launches of a step, the members of each group
 // launch the collectives of the group in the same order, and steps that overlap come to their end.
-// kInvalidArgument or kFailedPrecondition say what is wrong. REQUIRES: CheckReferences and
-// CheckStructure accept the plan, and the order of every stage is planned.
-absl::Status CheckLaunchOrder(const Plan& plan, const LaunchOrder& order);
+// kInvalidArgument or kFailedPrecondition say what is wrong. REQUIRES: as
+// OrderLaunches, which has an order for the plan.
+absl::Status CheckLaunchOrder(const Plan& plan, const PolicyRegistry& policies,
+                              const LaunchOrder& order);
 
 }  // namespace penstock::planner
 

@@ -1,5 +1,7 @@
 #include "planner/plan/launch_order.h"
 
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +10,7 @@
 #include "gtest/gtest.h"
 
 #include "tests/support/engine_plan.h"
+#include "tests/support/test_policies.h"
 
 namespace penstock::planner {
 namespace {
@@ -59,12 +62,12 @@ Plan BucketPlan(uint32_t num_microbatches) {
 }
 
 std::string ErrorOf(const Plan& plan, const LaunchOrder& order) {
-  return std::string(CheckLaunchOrder(plan, order).message());
+  return std::string(CheckLaunchOrder(plan, BuiltinPolicies(), order).message());
 }
 
 TEST(LaunchOrder, PutsABucketWhereItsTokensCome) {
   const Plan plan = BucketPlan(2);
-  const absl::StatusOr<LaunchOrder> order = OrderLaunches(plan);
+  const absl::StatusOr<LaunchOrder> order = OrderLaunches(plan, BuiltinPolicies());
   ASSERT_TRUE(order.ok()) << order.status();
   ASSERT_EQ(order->size(), 2u);
   // F's collectives of micro-batch 0, then the first of micro-batch 1, whose result the bucket
@@ -72,13 +75,13 @@ TEST(LaunchOrder, PutsABucketWhereItsTokensCome) {
   EXPECT_THAT((*order)[0],
               ElementsAre(LaunchRun{kForward, 3}, LaunchRun{kBucket, 1}, LaunchRun{kForward, 1}));
   EXPECT_EQ((*order)[1], (*order)[0]);
-  EXPECT_EQ(CheckLaunchOrder(plan, *order), absl::OkStatus());
+  EXPECT_EQ(CheckLaunchOrder(plan, BuiltinPolicies(), *order), absl::OkStatus());
 }
 
 TEST(LaunchOrder, AcceptsAnyOrderThatAllDevicesCanFollow) {
   const Plan plan = BucketPlan(2);
   const std::vector<LaunchRun> late = {{kForward, 4}, {kBucket, 1}};
-  EXPECT_EQ(CheckLaunchOrder(plan, {late, late}), absl::OkStatus());
+  EXPECT_EQ(CheckLaunchOrder(plan, BuiltinPolicies(), {late, late}), absl::OkStatus());
 }
 
 TEST(LaunchOrder, RefusesMembersThatDiffer) {
@@ -102,7 +105,7 @@ TEST(LaunchOrder, RefusesOrdersThatAreNotOfTheStep) {
 TEST(LaunchOrder, RefusesOrdersInWhichLaunchesWaitForEachOther) {
   const Plan plan = BucketPlan(1);
   const std::vector<LaunchRun> early = {{kBucket, 1}, {kForward, 2}};
-  const absl::Status status = CheckLaunchOrder(plan, {early, early});
+  const absl::Status status = CheckLaunchOrder(plan, BuiltinPolicies(), {early, early});
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("for its turn to launch a collective after"));
@@ -119,7 +122,10 @@ TEST(LaunchOrder, NeedsPlannedStages) {
   b.AddChannel(d, f, back, 1, 1, 2);
   Plan plan = b.Build();
   plan.stages[0].order.clear();
-  EXPECT_THAT(std::string(OrderLaunches(plan).status().message()),
+  PolicyRegistry policies;
+  const auto next = [](const StageContext&, const StageView&) { return std::nullopt; };
+  ASSERT_TRUE(policies.Add(std::make_unique<testing::DynamicPolicy>("dynamic", next)).ok());
+  EXPECT_THAT(std::string(OrderLaunches(plan, policies).status().message()),
               HasSubstr("policy 'dynamic' decides in which order stage 0 runs its phases"));
 }
 
@@ -141,7 +147,7 @@ TEST(LaunchOrder, NeedsPhasesThatMayWaitForTheOthers) {
     if (d == 0) b.AddChannel(d, first, b.AddSend(d, "send", x, 1));
   }
   const Plan plan = b.Build();
-  const absl::Status status = OrderLaunches(plan).status();
+  const absl::Status status = OrderLaunches(plan, BuiltinPolicies()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("does not come to its end if it waits at each for the other members"));

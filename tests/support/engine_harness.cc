@@ -87,7 +87,7 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
     harness->stages_.push_back(std::move(controller));
   }
   if (options.has_stream_collectives && options.orders_launches) {
-    absl::StatusOr<planner::LaunchOrder> order = planner::OrderLaunches(checked);
+    absl::StatusOr<planner::LaunchOrder> order = planner::OrderLaunches(checked, policies);
     if (order.ok()) harness->launch_order_ = *std::move(order);
     harness->tells_failures_ = planner::CollectivesThatTellFailures(checked);
   }
