@@ -30,6 +30,7 @@
 #include "base/tensor.h"
 #include "kernels/emulated/emulated_kernels.h"
 #include "kernels/kernel.h"
+#include "planner/plan/launch_order.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/plan_io.h"
 #include "tests/support/random.h"
@@ -717,6 +718,7 @@ TEST(AnyPlanEmulatedTest, GivesTheBitsOfCpuDevices) {
     const planner::Plan plan = DemoPlan(layout, kContext, kWidth);
     const std::vector<double> losses = SessionLosses(plan, SessionDevices::kCpu);
     ExpectSameLosses(one, losses, 1e-4);
+    EXPECT_EQ(planner::OrderLaunches(plan, planner::BuiltinPolicies()).status(), absl::OkStatus());
     EXPECT_EQ(losses, SessionLosses(plan, SessionDevices::kEmulated));
     EXPECT_EQ(losses, SessionLosses(plan, SessionDevices::kEmulatedWithCollectives));
     EXPECT_EQ(losses, SessionLosses(plan, SessionDevices::kMixed));

@@ -34,6 +34,7 @@ MAY_INCLUDE = {
     "kernels": ("graph", "base"),
     "transport": ("base",),
     "actors": ("planner/plan/plan.h", "planner/plan/plan_io.h",
+               "planner/plan/launch_order.h", "planner/plan/failure_flags.h",
                "planner/plan/stage_schedule.h", "planner/policy/policy.h",
                "kernels", "transport", "graph", "base"),
     "penstock": ("actors", "planner", "kernels", "graph", "base"),

@@ -34,6 +34,7 @@
 #include "kernels/kernel.h"
 #include "planner/compile.h"
 #include "planner/cost/kernel_cost.h"
+#include "planner/plan/launch_order.h"
 #include "planner/plan/plan_io.h"
 #include "tests/support/interpreter.h"
 #include "tests/support/random_graph.h"
@@ -231,6 +232,11 @@ absl::StatusOr<planner::Plan> CompileCase(const Registries& registries, const Ra
   EXPECT_TRUE(plan == spelled_out)
       << "seed " << test.seed << ": devices that share a program differ";
   RETURN_IF_ERROR(planner::CheckKernelTiles(registries.ops, plan.kernels));
+  if (const auto order = planner::OrderLaunches(plan, registries.policies); order.ok()) {
+    RETURN_IF_ERROR(planner::CheckLaunchOrder(plan, registries.policies, *order));
+  } else if (absl::IsInvalidArgument(order.status())) {
+    return order.status();
+  }
   std::mt19937_64 random(test.seed);
   if (random() % 2 == 0) return plan;
   for (CollectiveSpec& spec : plan.collectives) {

@@ -3,8 +3,10 @@
 // for them nor touches their data. transport/collective.h has those that the host runs.
 //
 // Thread rule: a Communicator and what it makes belong to the executor of their device.
-// Invariants: every member launches the runs of a collective in the same order; but for NCCL's,
-// results have the association that base/collective.h defines.
+// Invariants: every member launches the runs of a collective in the same order. Runs of different
+// collectives are matched by their order, too, where these share a communicator: NCCL adds up what
+// it is given, whether the members mean the same collective or not. But for NCCL's, results have
+// the association that base/collective.h defines.
 
 #ifndef PENSTOCK_TRANSPORT_STREAM_COLLECTIVE_H_
 #define PENSTOCK_TRANSPORT_STREAM_COLLECTIVE_H_
@@ -26,7 +28,8 @@ struct StreamCollectiveArgs {
   const void* const* inputs = nullptr;
   void* const* outputs = nullptr;
   // The data mean nothing, but the run takes place: where a member is poisoned, or its stream has
-  // an error, the streams of all others have one afterwards, kAborted.
+  // an error, the streams of all others have one afterwards, kAborted, if the collective tells
+  // failures.
   bool is_poisoned = false;
   uint64_t launch = kNoLaunch;  // names the run in an error of the stream
 };
@@ -39,15 +42,24 @@ class StreamCollective {
   virtual absl::Status Launch(const StreamCollectiveArgs& args) = 0;
 };
 
+struct StreamCollectiveOptions {
+  // Collectives of the same devices and the same sequence are launched in the same order by all
+  // members; they share what that allows them to share.
+  uint32_t sequence = 0;
+  // Otherwise, members learn of a failed one from another collective, and have its data until then.
+  bool tells_failures = true;
+};
+
 // What joins a device to the others. It may go before what it made, which is launched no more then;
 // NCCL's runs that wait on the device for members that are gone end with it.
 class Communicator {
  public:
   virtual ~Communicator() = default;
   // `stream` is one of the device and outlives the last run, but not the result. REQUIRES:
-  // CheckCollective(spec) is OK, and `rank` is that of the device.
-  virtual absl::StatusOr<std::unique_ptr<StreamCollective>> Create(const CollectiveSpec& spec,
-                                                                   int rank, Stream& stream) = 0;
+  // CheckCollective(spec) is OK, `rank` is that of the device, and all members give the same
+  // options.
+  virtual absl::StatusOr<std::unique_ptr<StreamCollective>> Create(
+      const CollectiveSpec& spec, int rank, Stream& stream, StreamCollectiveOptions options) = 0;
 };
 
 // A communicator for device `index` of a plan.

@@ -88,6 +88,7 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
       streams_(std::move(streams)),
       floating_streams_(std::move(linked.floating_streams)),
       stream_comms_(std::move(linked.stream_comms)),
+      launches_(std::move(linked.launches)),
       communication_counts_(linked.comms.size() + stream_comms_.size()),
       loaded_ns_(parts.clock->NowNs()),
       random_(options.firing_seed) {
@@ -407,6 +408,9 @@ uint32_t DeviceExecutor::TakeReady(uint32_t index) {
   if (!stream_comms_.empty()) {
     uint32_t& next = progress.next_in_order;
     while (next < end && !actors_[next].runs_on_stream) ++next;
+    if (next < end && actors_[next].kind == ActorKind::kCollective && !MayLaunch(index)) {
+      return kNone;
+    }
     return next < end && ready_.TakeFirst(next, next + 1) != kNone ? next++ : kNone;
   }
   const uint32_t begin = progress.first_ready;

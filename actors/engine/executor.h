@@ -15,7 +15,9 @@
 // (host_staging.h), and for the completion of phase instances, which a mark in the stream tells
 // (lane_stream.h). kLaunchAhead bounds how far a lane runs ahead. A device may also run its
 // collectives itself (transport/stream_collective.h): then streams wait for other devices, so acts
-// are launched in the planned order, and phases follow each other by instances (PhaseSource).
+// are launched in the planned order, phases follow each other by instances (PhaseSource), and a
+// phase that comes to a collective waits with its launch until it is its turn
+// (planner/plan/launch_order.h).
 //
 // Phases of an asynchronous device whose acts are kernels and copies alone are captured into graphs
 // and launched by one call (phase_graph.h).
@@ -280,6 +282,9 @@ class DeviceExecutor {
   void DeliverFetches(const LaneStream::Mark& instance);
   void Fire(uint32_t actor, uint32_t phase);
   void Join(const Actor& actor, LaneStream* stream);
+  bool MayLaunch(uint32_t phase) const {
+    return launches_.empty() || launches_[launch_run_].phase == phase;
+  }
   void LaunchCollective(uint32_t actor, uint32_t phase);
   void JoinCollectives(const Phase& phase);
   void FollowSources(uint32_t phase);
@@ -379,6 +384,9 @@ class DeviceExecutor {
   };
   std::vector<std::vector<InstanceEnd>> instance_ends_;
   std::vector<StreamComm> stream_comms_;
+  std::vector<planner::LaunchRun> launches_;           // see LinkedDevice
+  uint32_t launch_run_ = 0;                            // whose turn it is, in launches_
+  uint32_t num_launched_ = 0;                          // collectives of that turn
   uint32_t num_stream_comms_running_ = 0;              // runs launched and not noticed to be over
   std::array<int64_t, kNumLanes> last_act_ns_ = {};    // when the lane's last traced act ended
   std::array<int64_t, kNumLanes> last_phase_ns_ = {};  // likewise of phase instances
@@ -432,6 +440,7 @@ class DeviceExecutor {
 // Whether something beside the acts of a phase may go on between them.
 inline bool DeviceExecutor::HasOthersToServe() const {
   if (open_count_ > 0) return true;
+  if (!launches_.empty() && !stalled_floating_.empty()) return true;
   if (communication_.num_active() == 0) return false;
   return communication_.has_completion() || (exchange_ != nullptr && exchange_->has_peers());
 }

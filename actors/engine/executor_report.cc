@@ -142,6 +142,16 @@ std::vector<DeviceWait> DeviceExecutor::Waits() const {
       if (progress.remaining == 0) continue;  // what it waits for follows below
       uint32_t blocked = phase.first_actor;
       while (blocked + 1 < phase.end_actor && pending_[blocked] == 0) ++blocked;
+      const uint32_t next = progress.next_in_order;
+      if (next < phase.end_actor && actors_[next].kind == ActorKind::kCollective &&
+          !stream_comms_.empty() && pending_[next] == 0 && !MayLaunch(p)) {
+        const std::string turn =
+            StrCat("phase '", device_plan_.phases[launches_[launch_run_].phase].name,
+                   "', which launches a collective first");
+        waits.push_back({NameOf(next), turn, kNone,
+                         StrCat(name, ", is at actor '", NameOf(next), "', after ", turn)});
+        continue;
+      }
       std::vector<std::string> sources;
       for (const planner::ChannelPlan& channel : device_plan_.channels) {
         if (channel.consumer != blocked || channel.producer < phase.first_actor ||

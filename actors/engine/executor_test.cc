@@ -323,6 +323,82 @@ TEST_F(ExecutorTest, CollectivesInPhasesAndBetweenThem) {
   });
 }
 
+// Buckets of gradients in phases of their own, which may start as soon as their tokens come, beside
+// collectives of the same devices in F. EmulatedCommunicator finds launches that are out of order.
+planner::Plan BucketsPlan(int num_buckets) {
+  EnginePlanBuilder b(2);
+  b.AddDevice();
+  b.AddDevice();
+  const std::vector<int64_t> counts = {2, 2};
+  std::vector<uint32_t> inner, outer;
+  for (int i = 0; i < num_buckets; ++i) {
+    inner.push_back(b.AddCollectiveSpec(CollectiveKind::kAllReduce, {0, 1}, counts, true));
+  }
+  for (int i = 0; i < num_buckets; ++i) {
+    outer.push_back(b.AddCollectiveSpec(CollectiveKind::kAllReduce, {0, 1}, counts, false));
+  }
+  for (uint32_t d = 0; d < 2; ++d) {
+    std::vector<uint32_t> sums, reduced, adds;
+    for (int i = 0; i < num_buckets; ++i) {
+      sums.push_back(b.AddRegister(d, 1, false));
+      reduced.push_back(b.AddRegister(d, 1, false));
+    }
+    b.BeginPhase(d, "F", PhaseKind::kForward);
+    for (int i = 0; i < num_buckets; ++i) {
+      const uint32_t x = b.AddRegister(d);
+      const uint32_t y = b.AddRegister(d);
+      const uint32_t iota = b.AddKernel(d, StrCat("iota", i), "t.iota", {}, {x});
+      const uint32_t scale =
+          b.AddKernel(d, StrCat("scale", i), "t.affine", {x}, {x}, {{"scale", i + 1.0}});
+      const uint32_t reduce = b.AddCollective(d, StrCat("reduce", i), inner[i], x, y);
+      adds.push_back(b.AddKernel(d, StrCat("add", i), "t.sum", {y}, {sums[i]}, {}, true));
+      b.AddChannel(d, iota, scale);
+      b.AddChannel(d, scale, reduce);
+      b.AddChannel(d, reduce, adds.back());
+    }
+    std::vector<uint32_t> agains;
+    for (int i = 0; i < num_buckets; ++i) {
+      b.BeginPhase(d, StrCat("bucket ", i), PhaseKind::kTransfer, Lane::kFloating, false);
+      agains.push_back(b.AddCollective(d, StrCat("again", i), outer[i], sums[i], reduced[i]));
+      b.AddChannel(d, adds[i], agains[i], 1, 2, 2);
+    }
+    b.BeginPhase(d, "after", PhaseKind::kAfterStep, Lane::kPerStep, false);
+    for (int i = 0; i < num_buckets; ++i) {
+      const uint32_t last =
+          d == 0 ? b.AddFetch(d, StrCat("out", i), reduced[i])
+                 : b.AddKernel(d, StrCat("sink", i), "t.affine", {reduced[i]}, {reduced[i]});
+      b.AddChannel(d, agains[i], last, 1, 1, 1);
+    }
+  }
+  return b.Build();
+}
+
+TEST_F(ExecutorTest, MembersLaunchCollectivesInOneOrder) {
+  constexpr int kBuckets = 3;
+  const planner::Plan plan = BucketsPlan(kBuckets);
+  for (int seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    HarnessOptions options;
+    options.seed = seed;
+    options.is_emulated = true;
+    options.has_stream_collectives = true;
+    options.orders_launches = seed % 4 != 3;
+    options.acts_per_poll = seed % 3 == 0 ? 1 : 256;
+    std::unique_ptr<EngineHarness> harness = Start(plan, options);
+    ASSERT_NE(harness, nullptr);
+    ASSERT_EQ(harness->has_launch_order(), options.orders_launches);
+    for (int step = 0; step < 4; ++step) harness->Submit({});
+    ASSERT_TRUE(harness->RunUntilDone()) << StrJoin(harness->Describe(), "\n");
+    for (int step = 0; step < 4; ++step) {
+      ASSERT_EQ(harness->StepStatus(step), absl::OkStatus());
+      for (int i = 0; i < kBuckets; ++i) {
+        const double both = 2 * (100 * step + 1) + 2 * (100 * step + 11);
+        ASSERT_EQ(At(harness->fetched(step, i), 0, 1), 2 * (i + 1) * both) << i;
+      }
+    }
+  }
+}
+
 // A value made once a step and read by every micro-batch; an instance a micro-batch in the once
 // lane; a gather over micro-batches.
 TEST_F(ExecutorTest, Rates) {

@@ -14,6 +14,7 @@
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "planner/plan/failure_flags.h"
 
 namespace penstock::actors {
 
@@ -117,6 +118,7 @@ absl::Status LocalEngine::Open() {
   processors_ = PlaceDevices(options_.num_devices, options_.threads_per_device);
   accesses_.resize(options_.num_devices);
   communicators_.resize(options_.num_devices);
+  RETURN_IF_ERROR(OrderLaunches());
   stage_peers_.resize(options_.num_devices);
   HostParts parts;
   parts.transport = transport_.get();
@@ -181,6 +183,20 @@ absl::Status LocalEngine::Open() {
     parts.stage_devices.push_back(std::move(local));
   }
   ASSIGN_OR_RETURN(host_, Host::Start(std::move(parts), options_.timeout));
+  return absl::OkStatus();
+}
+
+// Without an order, each collective gets a communicator of its own. Other processes might not agree
+// on one.
+absl::Status LocalEngine::OrderLaunches() {
+  if (options_.create_communicator == nullptr || options_.num_devices < plan_.devices.size()) {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<planner::LaunchOrder> order = planner::OrderLaunches(plan_, *options_.policies);
+  if (!order.ok()) return absl::OkStatus();
+  RETURN_IF_ERROR(planner::CheckLaunchOrder(plan_, *options_.policies, *order));
+  launch_order_ = *std::move(order);
+  tells_failures_ = planner::CollectivesThatTellFailures(plan_);
   return absl::OkStatus();
 }
 
@@ -264,7 +280,14 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
     }
     ASSIGN_OR_RETURN(communicators_[index], options_.create_communicator(device_index, device));
   }
-  parts.target = {&device, kernels, arena.data(), host_arena, endpoint, communicators_[index].get(),
+  parts.target = {&device,
+                  kernels,
+                  arena.data(),
+                  host_arena,
+                  endpoint,
+                  communicators_[index].get(),
+                  launch_order_.has_value() ? &*launch_order_ : nullptr,
+                  launch_order_.has_value() ? &tells_failures_ : nullptr,
                   {}};
   parts.communication = memory_->communications[index].get();
   parts.stage = links_[index].get();

@@ -32,6 +32,7 @@
 #include "kernels/checked/checked_kernels.h"
 #include "kernels/device_kernels.h"
 #include "kernels/kernel.h"
+#include "planner/plan/launch_order.h"
 #include "planner/plan/plan.h"
 #include "planner/policy/policy.h"
 #include "transport/stream_collective.h"
@@ -117,6 +118,7 @@ class LocalEngine final : public Engine {
   LocalEngine(const planner::Plan& plan, std::unique_ptr<transport::Transport> transport,
               EngineObserver* observer, const LocalEngineOptions& options);
   absl::Status Open();
+  absl::Status OrderLaunches();
   absl::Status TakeStaging(uint32_t device_index);
   ArenaAccess& AccessTo(const planner::StatePlacement& placement) const {
     return *accesses_[placement.device - options_.first_device];
@@ -150,6 +152,8 @@ class LocalEngine final : public Engine {
   std::vector<std::vector<int>> processors_;            // of each device; empty: they share all
   std::vector<std::unique_ptr<ArenaAccess>> accesses_;  // likewise
   std::vector<std::unique_ptr<transport::Communicator>> communicators_;  // likewise
+  std::optional<planner::LaunchOrder> launch_order_;  // with communicators, where there is one
+  std::vector<bool> tells_failures_;                  // likewise, of each collective
   std::vector<std::unique_ptr<StageLink>> links_;
   std::vector<std::unique_ptr<StageLink>> remote_links_;  // of devices of other processes
   std::vector<std::vector<StagePeer>> stage_peers_;       // of each device

@@ -119,13 +119,16 @@ void Firing::Start(uint32_t p) {
 }
 
 void Firing::Advance(uint32_t p) {
-  if (times_ == nullptr) {
+  if (is_ordering_) {
+    AdvanceInTurn(p);
+  } else if (times_ == nullptr) {
     AdvanceInOrder(p);
   } else {
     FireReady(p);
   }
   PhaseState& state = phases_[p];
   if (state.next_item < state.end_item || state.num_pending > 0) return;
+  if (is_ordering_ || order_ != nullptr) CompleteCollectives(state);
   state.is_running = false;
   const uint32_t step = (state.num_started - 1) / FiringsPerStep(plan_, PlanOf(state));
   if (--num_remaining_[step] == 0) step_ends_s_[step] = now_s_;
@@ -148,11 +151,16 @@ void Firing::AdvanceInOrder(uint32_t p) {
   PhaseState& state = phases_[p];
   for (; state.next_item < state.end_item; ++state.next_item) {
     if (FirstWait(state) != kNone) return;
-    if (items_[state.next_item].member == kNone) {
+    const Item& item = items_[state.next_item];
+    if (item.member == kNone) {
       Complete(state.next_item);
-    } else {
-      StartCommunication(p, state.next_item);
+      continue;
     }
+    if (order_ != nullptr && IsCollective(item)) {
+      if (!MayLaunch(state)) return;
+      CountLaunch(state);
+    }
+    StartCommunication(p, state.next_item);
   }
 }
 
@@ -225,7 +233,7 @@ void Firing::CompleteRendezvous(uint32_t rendezvous, uint32_t advancing) {
     --phases_[member.phase].num_pending;
     if (times_ != nullptr) {
       CompleteTimed(member.phase, member.item);
-    } else {
+    } else if (order_ == nullptr || !IsCollective(items_[member.item])) {
       Complete(member.item);
     }
     if (member.phase != advancing) List(member.phase);

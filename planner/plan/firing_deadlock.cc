@@ -66,6 +66,13 @@ Firing::Wait Firing::WaitForRendezvous(const PhaseState& state) const {
       waiting_actor = items_[i].actor;
     }
   }
+  if (waited == kNone && order_ != nullptr) {
+    const uint32_t other = (*order_)[state.device][positions_[state.device].run].phase;
+    return {StrCat("waits in ", DescribeActor(plan_, state.device, waiting_actor),
+                   " for its turn to launch a collective after ",
+                   Describe(phase_base_[state.device] + other)),
+            phase_base_[state.device] + other};
+  }
   const uint32_t rendezvous = members_[waited].rendezvous;
   for (uint32_t i = rendezvous_.begin(rendezvous); i < rendezvous_.ends[rendezvous]; ++i) {
     const Member& member = members_[i];

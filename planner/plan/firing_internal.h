@@ -1,6 +1,7 @@
 // A plan as a network that fires without kernels, and its state. Its parts:
 //   firing_network.cc    counters and items of a plan
 //   fire_plan.cc         firing, and how many bytes are live
+//   firing_launches.cc   the order in which devices launch collectives themselves
 //   firing_deadlock.cc   who waits for whom when nothing can fire any more
 //
 // Thread rule: one thread.
@@ -23,6 +24,7 @@
 
 #include "planner/plan/check_memory.h"
 #include "planner/plan/fire_plan.h"
+#include "planner/plan/launch_order.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/rendezvous.h"
 #include "planner/plan/show_plan.h"
@@ -103,6 +105,7 @@ struct Member {
   uint32_t item = 0;
   uint32_t rendezvous = 0;
   uint32_t num_completed = 0;
+  bool has_arrived = false;  // while launches are ordered: its phase stands at the collective
 };
 
 // One phase at a time, in an order.
@@ -139,6 +142,13 @@ class Firing {
         num_steps_(times == nullptr ? kUntimedSteps : kTimedSteps) {}
 
   absl::StatusOr<FiringResult> Run();
+
+  // Fires one step in which a collective takes place when the phases of all members have come to
+  // it, and no phase passes one that has not. All phases go on in turns, an item at a time.
+  absl::StatusOr<LaunchOrder> OrderLaunches();
+  // Fires two steps in which a device launches collectives in the order given, and does not wait
+  // for them before something needs their results.
+  absl::Status CheckLaunches(const LaunchOrder& order);
 
  private:
   static constexpr uint32_t kUntimedSteps = 2;
@@ -191,6 +201,16 @@ class Firing {
   void Advance(uint32_t p);
   // Without times: runs the phase until it waits for communication, or to its end.
   void AdvanceInOrder(uint32_t p);
+  // While launches are ordered: the phase's next item.
+  void AdvanceInTurn(uint32_t p);
+  // Whether it is the turn of the phase to launch a collective, and then the next one's.
+  bool MayLaunch(const PhaseState& state) const;
+  void CountLaunch(const PhaseState& state);
+  bool IsCollective(const Item& item) const {
+    return item.member != kNone && members_[item.member].rendezvous < plan_.collectives.size();
+  }
+  // Where devices launch collectives themselves, tokens of these are added at the end of a phase.
+  void CompleteCollectives(const PhaseState& state);
   // With times: starts what is ready, of computation one item at a time, the first.
   void FireReady(uint32_t p);
   void FireTimed(uint32_t p, uint32_t item);
@@ -249,7 +269,7 @@ class Firing {
   const RendezvousTable& rendezvous_;
   const PhaseWorkspaceBytes& workspace_bytes_;
   FiringTimes* const times_;
-  const uint32_t num_steps_;
+  uint32_t num_steps_;
 
   // The network. Phases, counters and registers are numbered over all devices.
   std::vector<uint32_t> phase_base_;     // of each device: its first phase
@@ -279,6 +299,15 @@ class Firing {
   double now_s_ = 0;
   std::priority_queue<TimedEvent, std::vector<TimedEvent>, std::greater<>> events_;
   uint64_t num_events_ = 0;  // that there have been
+  // Where devices launch collectives themselves. Of each device: its launches in the step.
+  LaunchOrder ordered_;                 // that were found
+  const LaunchOrder* order_ = nullptr;  // that is checked
+  struct Position {
+    uint32_t run = 0;
+    uint32_t launched = 0;  // of the run
+  };
+  std::vector<Position> positions_;  // in order_, of each device
+  bool is_ordering_ = false;
   std::vector<double> step_ends_s_;
 };
 

@@ -8,6 +8,7 @@
 #include "base/emulated_device.h"
 #include "base/status_macros.h"
 #include "kernels/emulated/emulated_kernels.h"
+#include "planner/plan/failure_flags.h"
 #include "transport/emulated/emulated_communicator.h"
 
 namespace penstock::testing {
@@ -85,6 +86,11 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
                      StageController::Create(checked, stage, policies, std::move(links)));
     harness->stages_.push_back(std::move(controller));
   }
+  if (options.has_stream_collectives && options.orders_launches) {
+    absl::StatusOr<planner::LaunchOrder> order = planner::OrderLaunches(checked, policies);
+    if (order.ok()) harness->launch_order_ = *std::move(order);
+    harness->tells_failures_ = planner::CollectivesThatTellFailures(checked);
+  }
   const transport::CommunicatorFactory create_communicator =
       transport::CreateEmulatedCommunicators();
   for (uint32_t i = 0; i < num_devices; ++i) {
@@ -98,11 +104,17 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
                     harness->host_arenas_[i]->data(),
                     endpoint,
                     nullptr,
+                    nullptr,
+                    nullptr,
                     {}};
     if (options.has_stream_collectives) {
       ASSIGN_OR_RETURN(harness->communicators_.emplace_back(),
                        create_communicator(i, *harness->devices_[i]));
       parts.target.communicator = harness->communicators_[i].get();
+      if (harness->launch_order_.has_value()) {
+        parts.target.launch_order = &*harness->launch_order_;
+        parts.target.tells_failures = &harness->tells_failures_;
+      }
     }
     harness->communications_.push_back(
         std::make_unique<actors::DeviceCommunication>(endpoint, nullptr, nullptr));

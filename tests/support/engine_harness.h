@@ -10,12 +10,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "actors/engine/executor.h"
 #include "actors/engine/stage.h"
+#include "planner/plan/launch_order.h"
 #include "planner/plan/plan.h"
 #include "planner/policy/policy.h"
 #include "transport/stream_collective.h"
@@ -27,6 +29,7 @@ struct HarnessOptions {
   uint64_t seed = 0;
   bool is_emulated = false;             // EmulatedDevice without a thread instead of CPU devices
   bool has_stream_collectives = false;  // emulated devices run their collectives
+  bool orders_launches = true;          // of these, where there is an order
   uint32_t acts_per_poll = 256;
   uint64_t firing_seed = 0;  // see ExecutorOptions
   size_t trace_capacity = 0;
@@ -64,6 +67,8 @@ class EngineHarness : private actors::ExecutorObserver {
   absl::Status StepStatus(int64_t step) const;
   const std::vector<std::pair<int64_t, std::string>>& errors() const { return errors_; }
 
+  bool has_launch_order() const { return launch_order_.has_value(); }
+
   // Elements of a register's slot.
   std::vector<double> Read(uint32_t device, uint32_t reg, uint32_t slot = 0);
   std::vector<std::string> Describe() const;
@@ -86,6 +91,8 @@ class EngineHarness : private actors::ExecutorObserver {
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::unique_ptr<Memory>> arenas_;
   std::vector<std::unique_ptr<Memory>> host_arenas_;
+  std::optional<planner::LaunchOrder> launch_order_;
+  std::vector<bool> tells_failures_;  // with that
   std::vector<std::unique_ptr<transport::Communicator>> communicators_;
   std::vector<std::unique_ptr<actors::StageLink>> links_;
   std::vector<std::unique_ptr<actors::StageLink>> remote_links_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -144,6 +145,11 @@ class Group {
     devices_[rank] = device;
   }
 
+  void WakeMembers() {
+    const absl::MutexLock lock(&mutex_);
+    WakeAll();
+  }
+
   // Null `inputs` poison the run. Returns false if members have not left the last run but one: its
   // place is not free yet.
   bool Arrive(int rank, uint64_t number, const void* const* inputs) {
@@ -204,16 +210,81 @@ class Group {
   std::vector<EmulatedDevice*> devices_ ABSL_GUARDED_BY(mutex_);
 };
 
+// The launches of the collectives of one communicator.
+class Sequence {
+ public:
+  explicit Sequence(size_t num_members) : members_(num_members) {}
+
+  // Counts the launch; its number among those of the member. An error: another member has launched
+  // something else as its launch of that number.
+  absl::Status Launch(int rank, uint32_t channel, uint64_t* number) {
+    const absl::MutexLock lock(&mutex_);
+    *number = members_[rank].num_launched++;
+    if (is_broken_) return absl::OkStatus();
+    if (*number == num_dropped_ + launches_.size()) launches_.push_back({channel, rank});
+    const Launched& other = launches_[*number - num_dropped_];
+    if (other.channel != channel) {
+      is_broken_ = true;
+      return absl::FailedPreconditionError(StrCat(
+          "rank ", rank, " launches the collective on channel ", channel, " as number ", *number,
+          " of its communicator, and rank ", other.rank, " has launched the one on channel ",
+          other.channel, ": all members must launch in the same order"));
+    }
+    const auto slowest = std::min_element(
+        members_.begin(), members_.end(),
+        [](const Member& a, const Member& b) { return a.num_launched < b.num_launched; });
+    while (num_dropped_ < slowest->num_launched) {
+      launches_.pop_front();
+      ++num_dropped_;
+    }
+    return absl::OkStatus();
+  }
+
+  // On the device: whether all that the member has launched before is over.
+  bool IsNext(int rank, uint64_t number) {
+    const absl::MutexLock lock(&mutex_);
+    return is_broken_ || members_[rank].num_finished == number;
+  }
+  void Finish(int rank) {
+    const absl::MutexLock lock(&mutex_);
+    ++members_[rank].num_finished;
+  }
+
+ private:
+  struct Member {
+    uint64_t num_launched = 0;
+    uint64_t num_finished = 0;
+  };
+  struct Launched {
+    uint32_t channel = 0;
+    int rank = 0;  // the first to launch it
+  };
+
+  absl::Mutex mutex_;
+  std::vector<Member> members_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Launched> launches_ ABSL_GUARDED_BY(mutex_);  // that not all members have made
+  uint64_t num_dropped_ ABSL_GUARDED_BY(mutex_) = 0;       // before these
+  bool is_broken_ ABSL_GUARDED_BY(mutex_) = false;         // members have not agreed
+};
+
 class EmulatedCollective final : public StreamCollective {
  public:
-  EmulatedCollective(std::shared_ptr<Group> group, int rank, EmulatedDevice* device,
-                     EmulatedStream* stream)
-      : group_(std::move(group)), rank_(rank), stream_(stream) {
+  EmulatedCollective(std::shared_ptr<Group> group, std::shared_ptr<Sequence> sequence, int rank,
+                     EmulatedDevice* device, EmulatedStream* stream, bool tells_failures)
+      : group_(std::move(group)),
+        sequence_(std::move(sequence)),
+        rank_(rank),
+        device_(device),
+        stream_(stream),
+        tells_failures_(tells_failures) {
     group_->SetDevice(rank_, device);
   }
   ~EmulatedCollective() override { group_->SetDevice(rank_, nullptr); }
 
+  // Takes place in any case, so that the other members do not wait for it.
   absl::Status Launch(const StreamCollectiveArgs& args) override {
+    uint64_t number = 0;
+    absl::Status status = sequence_->Launch(rank_, group_->spec().channel, &number);
     EmulatedRun& run = stream_->BeginLaunch();
     run.retry = &RunHost;
     run.context = this;
@@ -223,10 +294,11 @@ class EmulatedCollective final : public StreamCollective {
       run.pointers.push_back(const_cast<void*>(args.inputs[t]));
     }
     run.pointers.insert(run.pointers.end(), args.outputs, args.outputs + num_tensors);
-    run.values = {num_launched_++, args.is_poisoned, /*has arrived*/ 0};
+    run.values = {num_launched_++, args.is_poisoned, /*has arrived*/ 0, number};
     run.launch = args.launch;
     stream_->EndLaunch();
-    return absl::OkStatus();
+    if (!status.ok()) group_->WakeMembers();
+    return status;
   }
 
  private:
@@ -235,6 +307,7 @@ class EmulatedCollective final : public StreamCollective {
     auto& self = *static_cast<EmulatedCollective*>(context);
     const bool is_sound = !has_error && run.values[1] == 0;
     if (run.values[2] == 0) {
+      if (!self.sequence_->IsNext(self.rank_, run.values[3])) return false;
       if (!self.group_->Arrive(self.rank_, run.values[0],
                                is_sound ? run.pointers.data() : nullptr)) {
         return false;
@@ -247,19 +320,35 @@ class EmulatedCollective final : public StreamCollective {
                             &is_poisoned)) {
       return false;
     }
-    if (is_sound && is_poisoned) *status = absl::AbortedError("another device has failed");
+    if (is_sound && is_poisoned && self.tells_failures_) {
+      *status = absl::AbortedError("another device has failed");
+    }
+    self.sequence_->Finish(self.rank_);
+    self.device_->Wake();  // the next of the sequence, on another stream
     return true;
   }
 
   const std::shared_ptr<Group> group_;
+  const std::shared_ptr<Sequence> sequence_;
   const int rank_;
+  EmulatedDevice* const device_;
   EmulatedStream* const stream_;
+  const bool tells_failures_;
   uint64_t num_launched_ = 0;
 };
 
-// The groups of all communicators of a session, by channel; each lives as long as its members.
+// The groups of all communicators of a session, by channel, and their sequences; each lives as long
+// as its members.
 class Groups {
  public:
+  std::shared_ptr<Sequence> FindSequence(const CollectiveSpec& spec, uint32_t number) {
+    const absl::MutexLock lock(&mutex_);
+    std::weak_ptr<Sequence>& known = sequences_[{spec.devices, number}];
+    std::shared_ptr<Sequence> sequence = known.lock();
+    if (sequence == nullptr) known = sequence = std::make_shared<Sequence>(spec.devices.size());
+    return sequence;
+  }
+
   absl::StatusOr<std::shared_ptr<Group>> Find(const CollectiveSpec& spec) {
     const absl::MutexLock lock(&mutex_);
     std::shared_ptr<Group> group = groups_[spec.channel].lock();
@@ -278,6 +367,8 @@ class Groups {
  private:
   absl::Mutex mutex_;
   std::map<uint32_t, std::weak_ptr<Group>> groups_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::pair<std::vector<uint32_t>, uint32_t>, std::weak_ptr<Sequence>> sequences_
+      ABSL_GUARDED_BY(mutex_);
 };
 
 class EmulatedCommunicator final : public Communicator {
@@ -285,12 +376,14 @@ class EmulatedCommunicator final : public Communicator {
   EmulatedCommunicator(std::shared_ptr<Groups> groups, EmulatedDevice* device)
       : groups_(std::move(groups)), device_(device) {}
 
-  absl::StatusOr<std::unique_ptr<StreamCollective>> Create(const CollectiveSpec& spec, int rank,
-                                                           Stream& stream) override {
+  absl::StatusOr<std::unique_ptr<StreamCollective>> Create(
+      const CollectiveSpec& spec, int rank, Stream& stream,
+      StreamCollectiveOptions options) override {
     absl::StatusOr<std::shared_ptr<Group>> group = groups_->Find(spec);
     if (!group.ok()) return group.status();
-    return std::make_unique<EmulatedCollective>(*std::move(group), rank, device_,
-                                                &dynamic_cast<EmulatedStream&>(stream));
+    return std::make_unique<EmulatedCollective>(
+        *std::move(group), groups_->FindSequence(spec, options.sequence), rank, device_,
+        &dynamic_cast<EmulatedStream&>(stream), options.tells_failures);
   }
 
  private:

@@ -25,6 +25,9 @@ namespace {
 
 using DeviceList = std::vector<uint32_t>;
 
+// Of a communicator of NCCL: its devices, and StreamCollectiveOptions::sequence.
+using GroupKey = std::pair<DeviceList, uint32_t>;
+
 std::string Describe(const DeviceList& devices) {
   return StrCat("the devices ", StrJoin(devices, ", "));
 }
@@ -278,7 +281,7 @@ class NcclCollective final : public StreamCollective {
       return absl::FailedPreconditionError("a collective has a stream that could not be made");
     }
     RETURN_IF_ERROR(group_->MakeReady());
-    SetFlags(args.is_poisoned);
+    if (flags_ != nullptr) SetFlags(args.is_poisoned);
     const NcclApi& api = group_->api();
     RETURN_IF_ERROR(group_->Check(api.group_start()));
     ncclResult_t result = ncclSuccess;
@@ -286,13 +289,14 @@ class NcclCollective final : public StreamCollective {
       result = Call(call, args, stream);
       if (result != ncclSuccess && result != ncclInProgress) break;
     }
-    auto* const flags = flags_->data();
-    if (result == ncclSuccess || result == ncclInProgress) {
+    auto* const flags = flags_ != nullptr ? flags_->data() : nullptr;
+    if (flags != nullptr && (result == ncclSuccess || result == ncclInProgress)) {
       result = api.all_reduce(flags, flags, kNumFlags, ncclInt32, ncclMax, group_->comm(), stream);
     }
     const ncclResult_t ended = api.group_end();
     const bool has_failed = result != ncclSuccess && result != ncclInProgress;
     RETURN_IF_ERROR(group_->Check(has_failed ? result : ended));
+    if (flags == nullptr) return absl::OkStatus();
     stream_.Copy(const_cast<int32_t*>(gpu_stream_.peer_fault()->flags), flags,
                  kNumFlags * sizeof(int32_t), CopyKind::kDeviceToHost);
     gpu_stream_.SetPeerLaunch(args.launch);
@@ -349,7 +353,7 @@ class NcclCollective final : public StreamCollective {
   const ncclRedOp_t operation_;
   Stream& stream_;
   GpuStream& gpu_stream_;
-  const std::unique_ptr<Memory> flags_;      // of the device
+  const std::unique_ptr<Memory> flags_;      // of the device; null: it tells no failures
   const std::shared_ptr<Memory> constants_;  // 0 and 1, pinned
   uint64_t num_resets_ = 0;
 };
@@ -358,9 +362,9 @@ class NcclCollective final : public StreamCollective {
 class GroupIds {
  public:
   // The same for every member of a group, until all have it.
-  absl::StatusOr<ncclUniqueId> Take(const NcclApi& api, const DeviceList& devices, int rank) {
+  absl::StatusOr<ncclUniqueId> Take(const NcclApi& api, const GroupKey& key, int rank) {
     const absl::MutexLock lock(&mutex_);
-    Group& group = groups_[devices];
+    Group& group = groups_[key];
     // A member that comes again belongs to another session: the others of the last one never came.
     if (group.members.contains(rank)) group = {};
     if (group.members.empty()) {
@@ -372,7 +376,7 @@ class GroupIds {
     }
     group.members.insert(rank);
     const ncclUniqueId id = group.id;
-    if (group.members.size() == devices.size()) groups_.erase(devices);
+    if (group.members.size() == key.first.size()) groups_.erase(key);
     return id;
   }
 
@@ -383,7 +387,7 @@ class GroupIds {
   };
 
   absl::Mutex mutex_;
-  std::map<DeviceList, Group> groups_ ABSL_GUARDED_BY(mutex_);
+  std::map<GroupKey, Group> groups_ ABSL_GUARDED_BY(mutex_);
 };
 
 class NcclCommunicator final : public Communicator {
@@ -396,34 +400,38 @@ class NcclCommunicator final : public Communicator {
         device_(device),
         constants_(std::move(constants)) {}
   ~NcclCommunicator() override {
-    for (const auto& [devices, group] : groups_) {
+    for (const auto& [key, group] : groups_) {
       if (group != nullptr) group->Close();
     }
   }
 
-  absl::StatusOr<std::unique_ptr<StreamCollective>> Create(const CollectiveSpec& spec, int rank,
-                                                           Stream& stream) override {
+  absl::StatusOr<std::unique_ptr<StreamCollective>> Create(
+      const CollectiveSpec& spec, int rank, Stream& stream,
+      StreamCollectiveOptions options) override {
     auto* gpu_stream = dynamic_cast<GpuStream*>(&stream);
     if (gpu_stream == nullptr) {
       return absl::FailedPreconditionError(
           StrCat("collectives of NCCL need streams of GPUs, not of a ", device_.kind(), " device"));
     }
     ASSIGN_OR_RETURN(const ncclDataType_t type, TypeOf(spec));
-    ASSIGN_OR_RETURN(std::unique_ptr<Memory> flags,
-                     device_.Allocate(2 * sizeof(int32_t), MemoryKind::kDevice));
+    std::unique_ptr<Memory> flags;
+    if (options.tells_failures) {
+      ASSIGN_OR_RETURN(flags, device_.Allocate(2 * sizeof(int32_t), MemoryKind::kDevice));
+    }
     gpu_stream->handle();  // makes the device current
-    ASSIGN_OR_RETURN(std::shared_ptr<NcclGroup> group, GroupOf(spec.devices, rank));
+    ASSIGN_OR_RETURN(std::shared_ptr<NcclGroup> group,
+                     GroupOf({spec.devices, options.sequence}, rank));
     return std::make_unique<NcclCollective>(std::move(group), spec, rank, type, stream, *gpu_stream,
                                             std::move(flags), constants_);
   }
 
  private:
-  absl::StatusOr<std::shared_ptr<NcclGroup>> GroupOf(const DeviceList& devices, int rank) {
-    std::shared_ptr<NcclGroup>& group = groups_[devices];
+  absl::StatusOr<std::shared_ptr<NcclGroup>> GroupOf(const GroupKey& key, int rank) {
+    std::shared_ptr<NcclGroup>& group = groups_[key];
     if (group != nullptr) return group;
-    ASSIGN_OR_RETURN(const ncclUniqueId id, ids_->Take(api_, devices, rank));
-    auto joined = std::make_shared<NcclGroup>(api_, options_, devices);
-    RETURN_IF_ERROR(joined->Join(id, static_cast<int>(devices.size()), rank));
+    ASSIGN_OR_RETURN(const ncclUniqueId id, ids_->Take(api_, key, rank));
+    auto joined = std::make_shared<NcclGroup>(api_, options_, key.first);
+    RETURN_IF_ERROR(joined->Join(id, static_cast<int>(key.first.size()), rank));
     group = std::move(joined);
     return group;
   }
@@ -433,7 +441,7 @@ class NcclCommunicator final : public Communicator {
   const std::shared_ptr<GroupIds> ids_;
   Device& device_;
   const std::shared_ptr<Memory> constants_;
-  std::map<DeviceList, std::shared_ptr<NcclGroup>> groups_;
+  std::map<GroupKey, std::shared_ptr<NcclGroup>> groups_;
 };
 
 }  // namespace

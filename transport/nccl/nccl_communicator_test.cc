@@ -4,6 +4,7 @@
 #include "transport/nccl/nccl_communicator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -67,6 +68,7 @@ class FakeStream : public Stream, public GpuStream {
   }
 
   void Copy(void* to, const void* from, size_t num_bytes, CopyKind) override {
+    ++num_copies;
     Enqueue([=] {
       if (num_bytes > 0) std::memcpy(to, from, num_bytes);  // pointers may be null
     });
@@ -98,6 +100,8 @@ class FakeStream : public Stream, public GpuStream {
   PeerFault* peer_fault() override { return &peer_fault_; }
   uint64_t num_resets() const override { return num_resets_; }
   void SetPeerLaunch(uint64_t launch) override { peer_launch_ = launch; }
+
+  int num_copies = 0;  // that it was given
 
  private:
   void Work() {
@@ -309,6 +313,7 @@ struct FakeNccl {
   ncclResult_t async_error = ncclSuccess;
   ncclResult_t launch_error = ncclSuccess;
   bool was_blocking = false;
+  std::atomic<int> num_calls = 0;  // that move data
 };
 FakeNccl* fake = nullptr;
 
@@ -330,6 +335,7 @@ ncclResult_t Add(FakeCall call, ncclComm_t comm, cudaStream_t stream) {
     call.number = group.comm->num_collectives++;
   }
   group.calls.push_back(call);
+  ++fake->num_calls;
   return ncclSuccess;
 }
 
@@ -436,7 +442,8 @@ class Members {
  public:
   // Of the first `num_joining` ranks.
   Members(const CollectiveSpec& spec, const CommunicatorFactory& factory,
-          const std::function<std::unique_ptr<Device>(int)>& create_device, size_t num_joining)
+          const std::function<std::unique_ptr<Device>(int)>& create_device, size_t num_joining,
+          bool tells_failures = true)
       : spec_(spec) {
     EXPECT_EQ(CheckCollective(spec, 16), absl::OkStatus());
     for (size_t rank = 0; rank < num_joining; ++rank) {
@@ -449,7 +456,8 @@ class Members {
       auto communicator = factory(spec.devices[rank], *member.device);
       EXPECT_TRUE(communicator.ok()) << communicator.status();
       member.communicator = *std::move(communicator);
-      auto collective = member.communicator->Create(spec, static_cast<int>(rank), *member.stream);
+      auto collective = member.communicator->Create(spec, static_cast<int>(rank), *member.stream,
+                                                    {.tells_failures = tells_failures});
       EXPECT_TRUE(collective.ok()) << collective.status();
       member.collective = *std::move(collective);
     }
@@ -530,11 +538,12 @@ class NcclCommunicatorTest : public ::testing::Test {
   NcclCommunicatorTest() { fake = &fake_; }
 
   std::unique_ptr<Members> Join(const CollectiveSpec& spec, size_t num_joining = 16,
-                                absl::Duration timeout = absl::Seconds(60)) {
+                                absl::Duration timeout = absl::Seconds(60),
+                                bool tells_failures = true) {
     return std::make_unique<Members>(
         spec, CreateNcclCommunicators(FakeApi(), {.timeout = timeout}),
-        [](int) { return std::make_unique<FakeGpu>(); },
-        std::min(num_joining, spec.devices.size()));
+        [](int) { return std::make_unique<FakeGpu>(); }, std::min(num_joining, spec.devices.size()),
+        tells_failures);
   }
 
   FakeNccl fake_;
@@ -574,12 +583,87 @@ TEST_F(NcclCommunicatorTest, AGroupHasOneCommunicator) {
   std::vector<std::unique_ptr<StreamCollective>> others;
   for (size_t rank = 0; rank < 3; ++rank) {
     Member& member = (*members)[rank];
-    auto other = member.communicator->Create(spec, static_cast<int>(rank), *member.stream);
+    auto other = member.communicator->Create(spec, static_cast<int>(rank), *member.stream, {});
     ASSERT_TRUE(other.ok()) << other.status();
     others.push_back(*std::move(other));
   }
   EXPECT_EQ(fake_.num_inits, 3);
   EXPECT_EQ(fake_.num_ids, 1);
+}
+
+// Two all-reduces of the devices 0 and 1, each on a stream of its own, that rank 0 launches in one
+// order and rank 1 in the other. Terms are 1 and 10 of the first, 2 and 20 of the second. The sums
+// of rank 0, of the first and of the second.
+std::pair<float, float> SumsOfOppositeOrders(uint32_t second_sequence) {
+  const CommunicatorFactory factory = CreateNcclCommunicators(FakeApi(), {});
+  CollectiveSpec spec = AllReduce(2);
+  struct Part {
+    std::vector<float> value = std::vector<float>(8);
+    std::unique_ptr<StreamCollective> collective;
+    std::unique_ptr<Event> event;
+    std::unique_ptr<Stream> stream;
+  };
+  FakeGpu gpus[2];
+  std::unique_ptr<Communicator> communicators[2];
+  Part parts[2][2];  // by rank and collective
+  for (int rank = 0; rank < 2; ++rank) {
+    communicators[rank] = *factory(static_cast<uint32_t>(rank), gpus[rank]);
+    for (int c = 0; c < 2; ++c) {
+      Part& part = parts[rank][c];
+      part.value.assign(8, static_cast<float>((c + 1) * (rank == 0 ? 1 : 10)));
+      part.event = gpus[rank].CreateEvent();
+      part.stream = gpus[rank].CreateStream();
+      spec.channel = static_cast<uint32_t>(c);
+      part.collective = *communicators[rank]->Create(spec, rank, *part.stream,
+                                                     {.sequence = c == 0 ? 0 : second_sequence});
+    }
+  }
+  for (int place = 0; place < 2; ++place) {
+    for (int rank = 0; rank < 2; ++rank) {
+      Part& part = parts[rank][rank == 0 ? place : 1 - place];
+      void* const tensor = part.value.data();
+      const void* const input = tensor;
+      EXPECT_EQ(part.collective->Launch({&input, &tensor, /*is_poisoned=*/false, kNoLaunch}),
+                absl::OkStatus());
+      part.stream->Record(part.event.get());
+    }
+  }
+  for (auto& of_rank : parts) {
+    for (Part& part : of_rank) {
+      EXPECT_EQ(WaitUntilDone(*part.stream, *part.event, kTimeoutNs), absl::OkStatus());
+    }
+  }
+  return {parts[0][0].value[0], parts[0][1].value[0]};
+}
+
+// Why the engine lays one order over the launches of a communicator (planner/plan/launch_order.h).
+TEST_F(NcclCommunicatorTest, MatchesLaunchesOfOneSequenceByTheirOrder) {
+  EXPECT_EQ(SumsOfOppositeOrders(/*second_sequence=*/0), std::pair(21.0f, 12.0f));  // wrong sums
+  EXPECT_EQ(fake_.num_inits, 2);
+}
+
+TEST_F(NcclCommunicatorTest, LaunchesOfTwoSequencesMayComeInAnyOrder) {
+  EXPECT_EQ(SumsOfOppositeOrders(/*second_sequence=*/1), std::pair(11.0f, 22.0f));
+  EXPECT_EQ(fake_.num_inits, 4);
+}
+
+// A group of a single device: what a job on one GPU can show of NCCL.
+TEST_F(NcclCommunicatorTest, OneRankIsAGroup) {
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather,
+        CollectiveKind::kBroadcast, CollectiveKind::kAllToAll}) {
+    CollectiveSpec spec = AllReduce(1);
+    spec.kind = kind;
+    SCOPED_TRACE(testing::Describe(spec));
+    const std::unique_ptr<Members> members = Join(spec);
+    const std::vector<Bytes> inputs = RandomInputs(spec, 3);
+    EXPECT_EQ(members->RunOnce(inputs), testing::ReferenceCollective(spec, inputs));
+  }
+  const std::unique_ptr<Members> members = Join(AllReduce(1));
+  static_cast<FakeGpu&>(*(*members)[0].device).device_fault = 1;
+  members->LaunchAll();
+  members->AwaitAll();
+  EXPECT_NE((*members)[0].event->error(), nullptr);
 }
 
 TEST_F(NcclCommunicatorTest, APoisonedMemberIsToldToAllUntilTheReset) {
@@ -599,6 +683,23 @@ TEST_F(NcclCommunicatorTest, APoisonedMemberIsToldToAllUntilTheReset) {
   members->LaunchAll();
   members->AwaitAll();
   for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ((*members)[rank].event->error(), nullptr);
+}
+
+// NCCL's one call, and no copies.
+TEST_F(NcclCommunicatorTest, OneThatTellsNoFailuresExchangesNoFlags) {
+  for (const bool tells_failures : {true, false}) {
+    fake_.num_calls = 0;
+    const std::unique_ptr<Members> members =
+        Join(AllReduce(2), 2, absl::Seconds(60), tells_failures);
+    for (size_t rank = 0; rank < 2; ++rank) {
+      static_cast<FakeStream&>(*(*members)[rank].stream).num_copies = 0;
+    }
+    members->LaunchAll(/*poisoned=*/1);
+    members->AwaitAll();
+    EXPECT_EQ(fake_.num_calls, tells_failures ? 4 : 2);
+    EXPECT_EQ(static_cast<FakeStream&>(*(*members)[1].stream).num_copies, tells_failures ? 3 : 0);
+    EXPECT_EQ((*members)[0].event->error() != nullptr, tells_failures);
+  }
 }
 
 TEST_F(NcclCommunicatorTest, AFaultOfADeviceIsToldToAll) {
@@ -663,7 +764,7 @@ TEST_F(NcclCommunicatorTest, RefusesWhatItCannotDo) {
   const std::unique_ptr<Stream> stream = cpu->CreateStream();
   auto communicator = factory(0, *cpu);
   ASSERT_TRUE(communicator.ok());
-  EXPECT_EQ((*communicator)->Create(AllReduce(1), 0, *stream).status().code(),
+  EXPECT_EQ((*communicator)->Create(AllReduce(1), 0, *stream, {}).status().code(),
             absl::StatusCode::kFailedPrecondition);
   FakeGpu gpu;
   const std::unique_ptr<Stream> gpu_stream = gpu.CreateStream();
@@ -671,7 +772,7 @@ TEST_F(NcclCommunicatorTest, RefusesWhatItCannotDo) {
   bools.dtype = DType::kBool;
   auto of_gpu = factory(0, gpu);
   ASSERT_TRUE(of_gpu.ok());
-  EXPECT_EQ((*of_gpu)->Create(bools, 0, *gpu_stream).status(),
+  EXPECT_EQ((*of_gpu)->Create(bools, 0, *gpu_stream, {}).status(),
             absl::UnimplementedError("NCCL has no sums and products of bool"));
 }
 
@@ -686,6 +787,28 @@ TEST(NcclTest, TheLibraryIsLoadedOrMissed) {
 }
 
 // ---- With GPUs: one rank a GPU.
+
+// Runs where there is a single GPU, too.
+TEST(RealNcclTest, OneRankIsAGroup) {
+  const kernels::GpuSystem gpus = kernels::FindGpus();
+  if (!gpus.status.ok()) GTEST_SKIP() << gpus.status.message();
+  const absl::StatusOr<CommunicatorFactory> factory = CreateNcclCommunicators();
+  if (!factory.ok()) GTEST_SKIP() << factory.status().message();
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather,
+        CollectiveKind::kBroadcast, CollectiveKind::kAllToAll}) {
+    CollectiveSpec spec = AllReduce(1);
+    spec.kind = kind;
+    spec.counts = {1 << 20};
+    SCOPED_TRACE(testing::Describe(spec));
+    Members members(
+        spec, *factory, [](int index) { return *kernels::CreateCudaDevice(index); }, 1);
+    for (uint64_t run = 0; run < 3; ++run) {
+      const std::vector<Bytes> inputs = RandomInputs(spec, run);
+      EXPECT_EQ(members.RunOnce(inputs), testing::ReferenceCollective(spec, inputs));
+    }
+  }
+}
 
 TEST(RealNcclTest, AgreesWithTheReference) {
   const kernels::GpuSystem gpus = kernels::FindGpus();

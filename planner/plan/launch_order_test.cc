@@ -1,0 +1,157 @@
+#include "planner/plan/launch_order.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/support/engine_plan.h"
+#include "tests/support/test_policies.h"
+
+namespace penstock::planner {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::EnginePlanBuilder;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kForward = 0;  // phases of BucketPlan
+constexpr uint32_t kBucket = 1;
+
+// Two devices. In F, once a micro-batch: a kernel whose values a bucket sums up, and two
+// collectives of which the first comes before that kernel.
+Plan BucketPlan(uint32_t num_microbatches) {
+  EnginePlanBuilder b(num_microbatches);
+  b.AddDevice();
+  b.AddDevice();
+  const std::vector<int64_t> counts = {2, 2};
+  std::vector<uint32_t> targets;
+  for (const bool per_microbatch : {true, true, false}) {
+    targets.push_back(
+        b.AddCollectiveSpec(CollectiveKind::kAllReduce, {0, 1}, counts, per_microbatch));
+  }
+  for (uint32_t d = 0; d < 2; ++d) {
+    std::vector<uint32_t> r;
+    for (int i = 0; i < 5; ++i) r.push_back(b.AddRegister(d));
+    const uint32_t sum = b.AddRegister(d, 1, false);
+    const uint32_t reduced = b.AddRegister(d, 2, false);
+    b.BeginPhase(d, "F", PhaseKind::kForward);
+    const uint32_t iota = b.AddKernel(d, "iota", "t.iota", {}, {r[0]});
+    const uint32_t first = b.AddCollective(d, "first", targets[0], r[0], r[1]);
+    const uint32_t gradient = b.AddKernel(d, "gradient", "t.sum", {r[1]}, {sum}, {}, true);
+    const uint32_t more = b.AddKernel(d, "more", "t.affine", {r[1]}, {r[2]});
+    const uint32_t second = b.AddCollective(d, "second", targets[1], r[2], r[3]);
+    const uint32_t end = b.AddKernel(d, "end", "t.affine", {r[3]}, {r[4]});
+    b.AddChannel(d, iota, first);
+    b.AddChannel(d, first, gradient);
+    b.AddChannel(d, first, more);
+    b.AddChannel(d, more, second);
+    b.AddChannel(d, second, end);
+    b.BeginPhase(d, "bucket", PhaseKind::kTransfer, Lane::kFloating, false);
+    const uint32_t bucket = b.AddCollective(d, "reduce", targets[2], sum, reduced);
+    b.AddChannel(d, gradient, bucket, 1, num_microbatches, num_microbatches);
+    b.BeginPhase(d, "after", PhaseKind::kAfterStep, Lane::kPerStep, false);
+    const uint32_t last = b.AddKernel(d, "sink", "t.affine", {reduced}, {reduced});
+    b.AddChannel(d, bucket, last, 1, 1, 2);
+  }
+  return b.Build();
+}
+
+std::string ErrorOf(const Plan& plan, const LaunchOrder& order) {
+  return std::string(CheckLaunchOrder(plan, BuiltinPolicies(), order).message());
+}
+
+TEST(LaunchOrder, PutsABucketWhereItsTokensCome) {
+  const Plan plan = BucketPlan(2);
+  const absl::StatusOr<LaunchOrder> order = OrderLaunches(plan, BuiltinPolicies());
+  ASSERT_TRUE(order.ok()) << order.status();
+  ASSERT_EQ(order->size(), 2u);
+  // F's collectives of micro-batch 0, then the first of micro-batch 1, whose result the bucket
+  // needs.
+  EXPECT_THAT((*order)[0],
+              ElementsAre(LaunchRun{kForward, 3}, LaunchRun{kBucket, 1}, LaunchRun{kForward, 1}));
+  EXPECT_EQ((*order)[1], (*order)[0]);
+  EXPECT_EQ(CheckLaunchOrder(plan, BuiltinPolicies(), *order), absl::OkStatus());
+}
+
+TEST(LaunchOrder, AcceptsAnyOrderThatAllDevicesCanFollow) {
+  const Plan plan = BucketPlan(2);
+  const std::vector<LaunchRun> late = {{kForward, 4}, {kBucket, 1}};
+  EXPECT_EQ(CheckLaunchOrder(plan, BuiltinPolicies(), {late, late}), absl::OkStatus());
+}
+
+TEST(LaunchOrder, RefusesMembersThatDiffer) {
+  const Plan plan = BucketPlan(1);
+  EXPECT_EQ(
+      ErrorOf(plan, {{{kForward, 2}, {kBucket, 1}}, {{kForward, 1}, {kBucket, 1}, {kForward, 1}}}),
+      "devices 0 and 1 launch the collectives of devices 0, 1 in different orders");
+}
+
+TEST(LaunchOrder, RefusesOrdersThatAreNotOfTheStep) {
+  const Plan plan = BucketPlan(1);
+  const std::vector<LaunchRun> few = {{kForward, 1}, {kBucket, 1}};
+  EXPECT_THAT(ErrorOf(plan, {few, few}), HasSubstr("launches 1 collectives a step instead of 2"));
+  const std::vector<LaunchRun> unknown = {{kForward, 2}, {kBucket, 1}, {2, 1}};
+  EXPECT_EQ(ErrorOf(plan, {unknown, unknown}),
+            "device 0 launches collectives of phase 2, which has none");
+  EXPECT_EQ(ErrorOf(plan, {{}}), "1 devices have an order of launches instead of 2");
+}
+
+// The bucket needs what comes behind the first collective.
+TEST(LaunchOrder, RefusesOrdersInWhichLaunchesWaitForEachOther) {
+  const Plan plan = BucketPlan(1);
+  const std::vector<LaunchRun> early = {{kBucket, 1}, {kForward, 2}};
+  const absl::Status status = CheckLaunchOrder(plan, BuiltinPolicies(), {early, early});
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("for its turn to launch a collective after"));
+}
+
+TEST(LaunchOrder, NeedsPlannedStages) {
+  EnginePlanBuilder b(2, "dynamic");
+  const uint32_t d = b.AddDevice();
+  const uint32_t x = b.AddRegister(d, 2);
+  b.BeginPhase(d, "F", PhaseKind::kForward);
+  const uint32_t f = b.AddKernel(d, "f", "t.iota", {}, {x});
+  b.BeginPhase(d, "B", PhaseKind::kBackward);
+  const uint32_t back = b.AddKernel(d, "b", "t.affine", {x}, {x});
+  b.AddChannel(d, f, back, 1, 1, 2);
+  Plan plan = b.Build();
+  plan.stages[0].order.clear();
+  PolicyRegistry policies;
+  const auto next = [](const StageContext&, const StageView&) { return std::nullopt; };
+  ASSERT_TRUE(policies.Add(std::make_unique<testing::DynamicPolicy>("dynamic", next)).ok());
+  EXPECT_THAT(std::string(OrderLaunches(plan, policies).status().message()),
+              HasSubstr("policy 'dynamic' decides in which order stage 0 runs its phases"));
+}
+
+// Device 1 comes to the collective after it has received what device 0 sends behind it.
+TEST(LaunchOrder, NeedsPhasesThatMayWaitForTheOthers) {
+  EnginePlanBuilder b;
+  b.AddDevice();
+  b.AddDevice();
+  const uint32_t target =
+      b.AddCollectiveSpec(CollectiveKind::kAllReduce, {0, 1}, {2, 2}, /*per_microbatch=*/true);
+  for (uint32_t d = 0; d < 2; ++d) {
+    const uint32_t x = b.AddRegister(d);
+    const uint32_t y = b.AddRegister(d);
+    b.BeginPhase(d, "F", PhaseKind::kForward);
+    const uint32_t first = d == 0 ? b.AddKernel(d, "iota", "t.iota", {}, {x})
+                                  : b.AddRecv(d, "recv", x, b.last_transfer());
+    const uint32_t reduce = b.AddCollective(d, "reduce", target, x, y);
+    b.AddChannel(d, first, reduce);
+    if (d == 0) b.AddChannel(d, first, b.AddSend(d, "send", x, 1));
+  }
+  const Plan plan = b.Build();
+  const absl::Status status = OrderLaunches(plan, BuiltinPolicies()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("does not come to its end if it waits at each for the other members"));
+}
+
+}  // namespace
+}  // namespace penstock::planner
