@@ -325,8 +325,9 @@ TEST_F(CmdNodeTest, AddressesThatCannotBeUsedAreExplained) {
   address_ = "127.0.0.1:1";
   const auto nobody = Join();
   EXPECT_EQ(nobody->AwaitEnd(), 1);
-  EXPECT_THAT(nobody->output(), HasSubstr("no coordinator answers (Connection refused); start "
-                                          "`penstock run --listen` first"));
+  EXPECT_THAT(nobody->output(),
+              HasSubstr("no coordinator answers (Connection refused): rank 0, "
+                        "`penstock launch` or `penstock run --listen` has to run"));
   EXPECT_THAT(nobody->output(), Not(HasSubstr("sockfd")));
   // What listens there says nothing.
   const int silent = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

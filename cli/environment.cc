@@ -89,7 +89,7 @@ std::string UnexpectedArgument(const CLI::App& app, absl::Span<const std::string
     const std::string name = argument.substr(0, argument.find('='));
     const bool is_option = name.size() > 1 && name[0] == '-' &&
                            !absl::ascii_isdigit(static_cast<unsigned char>(name[1]));
-    if (!is_option || command->get_option_no_throw(name) != nullptr) continue;
+    if (!is_option || name == "--" || command->get_option_no_throw(name) != nullptr) continue;
     std::string message = StrCat("`", call, "` has no option ", name);
     if (command->get_name() == "launch" &&
         app.get_subcommand("run")->get_option_no_throw(name) != nullptr) {
@@ -110,8 +110,10 @@ std::string UnexpectedArgument(const CLI::App& app, absl::Span<const std::string
     return StrCat(message, "; see `", call, " --help`");
   }
   const std::vector<std::string> left = app.remaining(true);
-  return StrCat("`", call, "` takes no argument ", left.empty() ? "here" : left[0], "; see `", call,
-                " --help`");
+  return StrCat(
+      "`", call, "` takes no argument ", left.empty() ? "here" : left[0],
+      command->get_name() == "launch" ? "; hosts stand behind -H with commas between them" : "",
+      "; see `", call, " --help`");
 }
 
 // "show, verify or merge".

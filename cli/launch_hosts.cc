@@ -138,7 +138,7 @@ absl::Status AddEntry(std::string_view entry, std::vector<HostSlots>* hosts) {
   int64_t slots = 1;
   if (colon != std::string_view::npos) {
     if (entry.find(':') != colon) {
-      return Wrong(entry, "an IPv6 address stands in brackets, as in [::1]:2");
+      return Wrong(entry, "an IPv6 address stands in brackets, as in [::1]:2, and without a user");
     }
     ASSIGN_OR_RETURN(slots, ParseSlots(entry, entry.substr(colon + 1)));
   }

@@ -123,9 +123,10 @@ control::StatusPromise Greet(ControlLoop& loop, const NodeOptions& options, cons
                 .then(kj::mv(try_again));  // kj keeps a reference to what is not moved
           },
           [](kj::Exception&& exception) -> control::StatusPromise {
-            return absl::UnavailableError(StrCat(
-                "no coordinator answers (", control::SystemReason(exception),
-                "); start `penstock run --listen` first, and use the address that it prints"));
+            return absl::UnavailableError(StrCat("no coordinator answers (",
+                                                 control::SystemReason(exception),
+                                                 "): rank 0, `penstock launch` or `penstock run "
+                                                 "--listen` has to run at this address"));
           });
 }
 
