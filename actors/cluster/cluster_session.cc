@@ -232,7 +232,7 @@ absl::Status ClusterSession::LinkCut(uint32_t rank, uint32_t device) {
                 session->Fail(absl::UnavailableError(StrCat(
                     session->context_->name_of(rank), " hears nothing from ",
                     session->context_->name_of(other), step >= 0 ? " in " : "",
-                    step >= 0 ? StepName(step) : "", ": for ",
+                    step >= 0 ? StepName(step, session->first_step_) : "", ": for ",
                     absl::FormatDuration(session->context_->link_timeout),
                     " nothing has passed between them that should have. Both answer this process, "
                     "so the link between their hosts is the likely cause: look at its cables, "
@@ -260,7 +260,11 @@ kj::Promise<absl::StatusOr<bool>> ClusterSession::CheckStall() {
   using Reports = absl::StatusOr<std::vector<ActivityReport>>;
   using Stalled = kj::Promise<absl::StatusOr<bool>>;
   return AskForActivity().then([this, last_step = last_step_](Reports&& first) -> Stalled {
-    if (!first.ok()) return absl::StatusOr<bool>(first.status());
+    if (!first.ok()) {
+      // GCC 12 takes what a promise of the value itself holds for uninitialised.
+      return kj::Promise<void>(kj::READY_NOW)
+          .then([status = first.status()]() -> absl::StatusOr<bool> { return status; });
+    }
     return context_->timer.afterDelay(kActivityInterval)
         .then([this] { return AskForActivity(); })
         .then([this, last_step,
