@@ -147,7 +147,7 @@ absl::Status CheckIsMember(const Options& options, const LaunchMember& member) {
 absl::StatusOr<std::string> ChooseLauncher(const Environment& environment, const Options& options,
                                            std::optional<LaunchMember>* member) {
   if (options.launcher == "auto" || options.launcher == "member") {
-    ASSIGN_OR_RETURN(*member, DetectMember(EnvironmentVariable));
+    ASSIGN_OR_RETURN(*member, DetectMember(EnvironmentVariable, isatty(STDIN_FILENO) != 0));
     if (!member->has_value() && !options.member.rendezvous.empty()) {
       LaunchMember unranked;
       unranked.rank = -1;
@@ -166,12 +166,15 @@ absl::StatusOr<std::string> ChooseLauncher(const Environment& environment, const
   }
   if (options.launcher == "k8s") {
     // What else may have started a process in the pod does not count.
-    ASSIGN_OR_RETURN(*member, DetectMember([](const char* name) {
-      const bool is_for_pods = std::string_view(name) == "JOB_COMPLETION_INDEX" ||
-                               std::string_view(name) == "MASTER_ADDR" ||
-                               std::string_view(name) == "MASTER_PORT";
-      return is_for_pods ? EnvironmentVariable(name) : std::string();
-    }));
+    ASSIGN_OR_RETURN(*member, DetectMember(
+                                  [](const char* name) {
+                                    const bool is_for_pods =
+                                        std::string_view(name) == "JOB_COMPLETION_INDEX" ||
+                                        std::string_view(name) == "MASTER_ADDR" ||
+                                        std::string_view(name) == "MASTER_PORT";
+                                    return is_for_pods ? EnvironmentVariable(name) : std::string();
+                                  },
+                                  /*is_on_terminal=*/false));
     if (member->has_value()) return std::string("member");
     return absl::FailedPreconditionError(
         "--launcher k8s: JOB_COMPLETION_INDEX is not set; expected a pod of a Kubernetes job with "

@@ -173,7 +173,10 @@ absl::StatusOr<planner::DeviceKind> PlannedDevice(std::string_view kind, int64_t
   const kernels::GpuSystem system = kernels::FindGpus();
   if (system.status.ok()) {
     const kernels::Gpu& first = system.gpus[0];
-    gpu.name = first.name;
+    // How fast it computes, CUDA does not say.
+    const bool is_hopper = first.name.find("H100") != std::string::npos ||
+                           first.name.find("H200") != std::string::npos;
+    gpu.name = is_hopper ? first.name : StrCat(first.name, ", taken for an H100");
     gpu.memory_bytes = static_cast<int64_t>(first.memory_bytes);
     if (first.memory_bytes_per_s > 0) gpu.memory_bytes_per_s = first.memory_bytes_per_s;
   }

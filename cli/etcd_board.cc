@@ -27,8 +27,10 @@ using Json = nlohmann::json;
 
 constexpr char kAddress[] = "address";
 constexpr absl::Duration kCallTimeout = absl::Seconds(5);
-// Of calls beside a job that runs, whose end waits for one that is under way.
+// Of calls beside a job that runs.
 constexpr absl::Duration kKeepTimeout = absl::Seconds(2);
+// Of the last one, for which the end of the process waits.
+constexpr absl::Duration kEndTimeout = absl::Milliseconds(300);
 // Between calls that keep the lease (kNameLease) alive: two may fail.
 constexpr absl::Duration kKeepPause = absl::Seconds(5);
 constexpr absl::Duration kRetryPause = absl::Seconds(1);
@@ -128,14 +130,17 @@ absl::StatusOr<std::unique_ptr<EtcdBoard>> EtcdBoard::Create(const std::string& 
 }
 
 EtcdBoard::~EtcdBoard() {
+  client_.Interrupt();  // the keeper has the lock while it calls
   {
     const absl::MutexLock lock(&mutex_);
     is_ending_ = true;
   }
   if (keeper_.joinable()) keeper_.join();
+  client_.Resume();
   const absl::MutexLock lock(&mutex_);
+  // Where etcd does not answer now, the lease runs out by itself.
   if (!lease_.empty()) {
-    (void)client_.Call("/v3/lease/revoke", {{"ID", lease_}}, kKeepTimeout).status();
+    (void)client_.Call("/v3/lease/revoke", {{"ID", lease_}}, kEndTimeout).status();
   }
 }
 
@@ -303,10 +308,14 @@ absl::Status EtcdBoard::Renew() {
   if (result != answer.end() && absl::SimpleAtoi(TextOf(*result, "TTL"), &left_s) && left_s > 0) {
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(lease_, NewLease());
-  if (entries_.empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::string holder, Enter(entries_, lease_));
-  return holder.empty() ? absl::OkStatus() : NameIsLost();
+  ASSIGN_OR_RETURN(std::string lease, NewLease());
+  if (!entries_.empty()) {
+    ASSIGN_OR_RETURN(const std::string holder, Enter(entries_, lease));
+    if (!holder.empty()) return NameIsLost();
+  }
+  // Not before: a lease without the entries would be kept alive from now on.
+  lease_ = std::move(lease);
+  return absl::OkStatus();
 }
 
 absl::Status EtcdBoard::NameIsLost() const {

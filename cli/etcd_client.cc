@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "cli/json.h"
 #include "nlohmann/json.hpp"
 
@@ -139,6 +141,17 @@ absl::StatusOr<Json> EtcdClient::Call(const std::string& path, const Json& body,
   return failure;
 }
 
+void EtcdClient::Interrupt() {
+  const absl::MutexLock lock(&mutex_);
+  is_interrupted_ = true;
+  for (httplib::Client* const call : calls_) call->stop();
+}
+
+void EtcdClient::Resume() {
+  const absl::MutexLock lock(&mutex_);
+  is_interrupted_ = false;
+}
+
 absl::StatusOr<Json> EtcdClient::CallAt(const std::string& endpoint, const std::string& path,
                                         const Json& body, absl::Duration timeout) {
   ASSIGN_OR_RETURN(const std::string token, Token(endpoint, timeout));
@@ -172,7 +185,7 @@ absl::StatusOr<std::string> EtcdClient::Token(const std::string& endpoint, absl:
 
 absl::StatusOr<Json> EtcdClient::Post(const std::string& endpoint, const std::string& path,
                                       const Json& body, const std::string& token,
-                                      absl::Duration timeout) const {
+                                      absl::Duration timeout) {
   const WithoutSigpipe without_sigpipe;
   httplib::Client client(endpoint, access_.cert_file, access_.key_file);
   if (!client.is_valid()) {
@@ -189,8 +202,19 @@ absl::StatusOr<Json> EtcdClient::Post(const std::string& endpoint, const std::st
   client.set_write_timeout(seconds, rest_us);
   httplib::Headers headers;
   if (!token.empty()) headers.emplace("Authorization", token);
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (is_interrupted_) {
+      return absl::UnavailableError(StrCat("etcd at ", endpoint, ": this process ends"));
+    }
+    calls_.push_back(&client);
+  }
   const httplib::Result result =
       client.Post(path.c_str(), headers, DumpJson(body), "application/json");
+  {
+    const absl::MutexLock lock(&mutex_);
+    calls_.erase(std::find(calls_.begin(), calls_.end(), &client));
+  }
   if (!result) return ToStatus(endpoint, result.error(), timeout);
   if (result->status != 200 || result->body.size() > kMaxAnswerBytes) {
     return absl::Status(CodeOf(result->status),

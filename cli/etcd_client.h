@@ -20,6 +20,10 @@
 #include "cli/launch_member.h"
 #include "nlohmann/json_fwd.hpp"
 
+namespace httplib {
+class Client;
+}  // namespace httplib
+
 namespace penstock::cli {
 
 // How a client knows the servers, and shows them who it is. Files are in PEM.
@@ -51,6 +55,10 @@ class EtcdClient {
   absl::StatusOr<nlohmann::json> Call(const std::string& path, const nlohmann::json& body,
                                       absl::Duration timeout);
 
+  // Breaks off the calls under way, which are kUnavailable then, as are later ones until Resume.
+  void Interrupt();
+  void Resume();
+
  private:
   absl::StatusOr<nlohmann::json> CallAt(const std::string& endpoint, const std::string& path,
                                         const nlohmann::json& body, absl::Duration timeout);
@@ -59,13 +67,15 @@ class EtcdClient {
   absl::StatusOr<std::string> Token(const std::string& endpoint, absl::Duration timeout);
   absl::StatusOr<nlohmann::json> Post(const std::string& endpoint, const std::string& path,
                                       const nlohmann::json& body, const std::string& token,
-                                      absl::Duration timeout) const;
+                                      absl::Duration timeout);
 
   const std::vector<std::string> endpoints_;
   const EtcdAccess access_;
   absl::Mutex mutex_;
   size_t current_ ABSL_GUARDED_BY(mutex_) = 0;
   std::string token_ ABSL_GUARDED_BY(mutex_);
+  bool is_interrupted_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<httplib::Client*> calls_ ABSL_GUARDED_BY(mutex_);  // under way
 };
 
 }  // namespace penstock::cli

@@ -51,12 +51,13 @@ absl::StatusOr<int64_t> Number(const Variables& variables, const char* name, int
 }
 
 // The script of a batch job has SLURM_PROCID, too, and so has a shell of `srun --pty`.
-bool IsStarted(const Variables& variables, const Starter& starter) {
+bool IsStarted(const Variables& variables, bool is_on_terminal, const Starter& starter) {
   if (variables(starter.rank).empty()) return false;
   if (starter.size != nullptr && variables(starter.size).empty()) return false;
   if (std::string_view(starter.name) != "srun") return true;
-  const bool has_terminal =
-      !variables("SLURM_PTY_PORT").empty() || !variables("SLURM_PTY_WIN_COL").empty();
+  // Steps that such a shell starts inherit the variables, but not the terminal.
+  const bool has_terminal = is_on_terminal && (!variables("SLURM_PTY_PORT").empty() ||
+                                               !variables("SLURM_PTY_WIN_COL").empty());
   if (has_terminal && variables(starter.size) == "1") return false;
   int64_t step = 0;
   return absl::SimpleAtoi(variables("SLURM_STEP_ID"), &step) && step < kFirstSpecialStep;
@@ -120,9 +121,10 @@ std::string EnvironmentVariable(const char* name) {
   return value != nullptr ? value : "";
 }
 
-absl::StatusOr<std::optional<LaunchMember>> DetectMember(const Variables& variables) {
+absl::StatusOr<std::optional<LaunchMember>> DetectMember(const Variables& variables,
+                                                         bool is_on_terminal) {
   for (const Starter& starter : kStarters) {
-    if (!IsStarted(variables, starter)) continue;
+    if (!IsStarted(variables, is_on_terminal, starter)) continue;
     LaunchMember member;
     member.starter = starter.name;
     member.command = CommandOf(variables, member.starter);

@@ -13,11 +13,13 @@ namespace penstock::cli {
 namespace {
 
 absl::StatusOr<std::optional<LaunchMember>> Detect(
-    const std::map<std::string, std::string>& variables) {
-  return DetectMember([&](const char* name) {
-    const auto it = variables.find(name);
-    return it != variables.end() ? it->second : std::string();
-  });
+    const std::map<std::string, std::string>& variables, bool is_on_terminal = true) {
+  return DetectMember(
+      [&](const char* name) {
+        const auto it = variables.find(name);
+        return it != variables.end() ? it->second : std::string();
+      },
+      is_on_terminal);
 }
 
 // "srun 1/4 at n1:20005", "none", or the message of an error.
@@ -153,6 +155,8 @@ TEST(LaunchMemberTest, ScriptsAndShellsOfAnAllocationAreNoMembers) {
   for (const char* name : {"SLURM_PTY_PORT", "SLURM_PTY_WIN_COL"}) {
     shell[name] = "80";
     EXPECT_EQ(Describe(shell), "none") << name;
+    // A step that the shell has started inherits the variables, but not its terminal.
+    EXPECT_TRUE(Detect(shell, /*is_on_terminal=*/false)->has_value()) << name;
     shell.erase(name);
   }
   // The first of several tasks, which has the terminal.

@@ -6,14 +6,17 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/time/clock.h"
 #include "cli/etcd_board.h"
+#include "cli/failure_report.h"
 #include "cli/job_key_option.h"
 #include "cli/join_job.h"
 #include "cli/member_board.h"
 #include "cli/parent_watch.h"
 #include "cli/pmix_board.h"
 #include "cli/processes.h"
+#include "cli/utf8.h"
 
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/network_interface.h"
@@ -168,6 +171,9 @@ absl::Status RunFirst(const Environment& environment, const LaunchMember& member
   if (board != nullptr) {
     plan.on_listening = [&](const std::string& address, const std::string& key) {
       told = WithRendezvousStatus(board->Post({address, tells_key ? key : ""}));
+      if (told.ok()) return;
+      // The others will not come, which is an error of its own later.
+      there.err << StrCat("note: ", ToStd(told.message()), "\n") << std::flush;
     };
   }
   if (!tells_key && (member.size > 1 || HasKey(options))) {
@@ -192,7 +198,7 @@ absl::Status RunFirst(const Environment& environment, const LaunchMember& member
                     << std::flush;
   }
   const absl::Status done = run_job(there, member.size);
-  return told.ok() ? done : told;
+  return done.ok() ? told : done;
 }
 
 // Joins where rank 0 listens. A board may tell where a rank 0 that was killed has listened, so the
@@ -248,7 +254,13 @@ absl::Status RunMember(const Environment& environment, LaunchMember member,
   ASSIGN_OR_RETURN(const std::unique_ptr<MemberBoard> board,
                    FindBoard(environment, options, &member));
   if (member.rank == 0) return RunFirst(environment, member, options, board.get(), run_job);
-  return RunOther(environment, member, options, board.get());
+  absl::Status status = RunOther(environment, member, options, board.get());
+  if (!status.ok() && !status.GetPayload(kToldPayload).has_value()) {
+    // Before the board goes, which may wait for what does not answer.
+    environment.err << "penstock: " << PrintableUtf8(ToStd(status.message())) << std::endl;
+    status.SetPayload(kToldPayload, absl::Cord());
+  }
+  return status;
 }
 
 }  // namespace penstock::cli

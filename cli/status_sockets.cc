@@ -188,7 +188,8 @@ absl::StatusOr<actors::StatusAddress> FindJob(const std::string& text, const std
         "PENSTOCK_KEY names one on another host");
   }
   return absl::InvalidArgumentError(
-      StrCat("several jobs run here; give the process id or the path of one:\n  ", StrJoin(found, "\n  ")));
+      StrCat("several jobs run here; give the process id or the path of one:\n  ",
+             StrJoin(found, "\n  ")));
 }
 
 }  // namespace penstock::cli

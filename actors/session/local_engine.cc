@@ -186,15 +186,16 @@ absl::Status LocalEngine::Open() {
   return absl::OkStatus();
 }
 
-// Without an order, each collective gets a communicator of its own. Other processes might not agree
-// on one.
+// Without an order, the host runs the collectives: members that launch in different orders might
+// wait for each other, even with a communicator for each collective.
 absl::Status LocalEngine::OrderLaunches() {
   if (options_.create_communicator == nullptr || options_.num_devices < plan_.devices.size()) {
     return absl::OkStatus();
   }
   absl::StatusOr<planner::LaunchOrder> order = planner::OrderLaunches(plan_, *options_.policies);
-  if (!order.ok()) return absl::OkStatus();
-  RETURN_IF_ERROR(planner::CheckLaunchOrder(plan_, *options_.policies, *order));
+  can_order_launches_ =
+      order.ok() && planner::CheckLaunchOrder(plan_, *options_.policies, *order).ok();
+  if (!can_order_launches_) return absl::OkStatus();
   launch_order_ = *std::move(order);
   tells_failures_ = planner::CollectivesThatTellFailures(plan_);
   return absl::OkStatus();
@@ -271,7 +272,7 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   const auto* kernels = is_checked                                  ? &checked_kernels_
                         : of_kind != options_.kernels_by_kind.end() ? of_kind->second.get()
                                                                     : options_.kernels;
-  if (options_.create_communicator != nullptr) {
+  if (options_.create_communicator != nullptr && can_order_launches_) {
     if (device.is_synchronous()) {
       return absl::InvalidArgumentError(
           StrCat("device ", device_index, " of kind '", device.kind(),

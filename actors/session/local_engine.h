@@ -152,6 +152,7 @@ class LocalEngine final : public Engine {
   std::vector<std::vector<int>> processors_;            // of each device; empty: they share all
   std::vector<std::unique_ptr<ArenaAccess>> accesses_;  // likewise
   std::vector<std::unique_ptr<transport::Communicator>> communicators_;  // likewise
+  bool can_order_launches_ = true;                    // of collectives on streams
   std::optional<planner::LaunchOrder> launch_order_;  // with communicators, where there is one
   std::vector<bool> tells_failures_;                  // likewise, of each collective
   std::vector<std::unique_ptr<StageLink>> links_;

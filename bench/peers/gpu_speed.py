@@ -234,6 +234,7 @@ def torch_main(case, options):
         print(f"PyTorch {torch.__version__} finds no GPU", file=sys.stderr)
         return NO_TORCH
     end = time.perf_counter() + options.seconds
+    name = "torch"
     torch.manual_seed(1)
     autocast = torch.bfloat16 if options.dtype == "bf16" else None
     try:
@@ -262,7 +263,7 @@ def torch_main(case, options):
             print(json.dumps(result), flush=True)
             del trainer, forward
     except torch.OutOfMemoryError:
-        print(json.dumps({"name": "torch", "error": "out of memory"}), flush=True)
+        print(json.dumps({"name": name, "error": "out of memory"}), flush=True)
     return 0
 
 

@@ -129,9 +129,11 @@ bool Peers::CountSilence() {
     peer.seconds_connecting += peer.is_connecting ? 1 : 0;
     if (has_arrived || !is_awaited) {
       peer.seconds_silent = peer.seconds_unconfirmed = 0;
+      peer.needs_sign_of_life = false;
       continue;
     }
-    peer.needs_sign_of_life = ++peer.seconds_silent == 1 && !peer.is_connecting;
+    // Again and again: what was asked first may be confirmed before the link is cut.
+    peer.needs_sign_of_life |= ++peer.seconds_silent % 2 == 1 && !peer.is_connecting;
     needs_signs_of_life_ |= peer.needs_sign_of_life;
     is_any_silent |= peer.seconds_silent >= kSilentSeconds;
   }

@@ -122,7 +122,7 @@ class Peers {
   bool CountSilence();
   bool needs_signs_of_life() const { return needs_signs_of_life_; }
   // Peers that have been silent since the last second are asked for a sign of life, so that
-  // something is on its way to them: calls ask(peer) for each of them, once.
+  // something is on its way to them: calls ask(peer) for each of them, every other second.
   template <typename Ask>
   void AskSilent(const Ask& ask) {
     if (!std::exchange(needs_signs_of_life_, false)) return;
