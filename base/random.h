@@ -15,10 +15,11 @@
 
 namespace penstock {
 
+// What the draws for one tensor depend on, beside the element.
 struct RandomKey {
-  uint64_t seed = 0;
-  uint32_t stream = 0;
-  uint32_t step = 0;
+  uint64_t seed = 0;    // of the job
+  uint32_t stream = 0;  // of the operator or state that draws: others draw other numbers
+  uint32_t step = 0;    // of the training, so that each step draws anew; 0 for initial values
 };
 
 // The four words of block `block`.
@@ -52,6 +53,7 @@ inline uint32_t RandomWord(const RandomKey& key, uint64_t index) {
 // Uniform in [0, 1), a multiple of 2^-24: exact in f32.
 inline float WordToUniform(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
+// The draw of element `index`, uniform in [0, 1).
 inline float RandomUniform(const RandomKey& key, uint64_t index) {
   return WordToUniform(RandomWord(key, index));
 }

@@ -23,6 +23,7 @@ namespace penstock {
 // Extents of the dimensions, outermost first; row-major, contiguous. A scalar has none.
 using Shape = absl::InlinedVector<int64_t, 6>;
 
+// The most dimensions that a tensor may have.
 inline constexpr int kMaxRank = 16;
 
 // Product of the extents. REQUIRES: the shape passed CheckShape.
@@ -37,9 +38,11 @@ std::string ToString(absl::Span<const int64_t> shape);
 // Strides in elements of a contiguous row-major tensor.
 Shape RowMajorStrides(absl::Span<const int64_t> shape);
 
+// The indices begin, begin + 1, ... end - 1 of a dimension.
 struct Range {
-  int64_t begin = 0;
-  int64_t end = 0;
+  int64_t begin = 0;  // the first index
+  int64_t end = 0;    // one behind the last
+  // The number of indices.
   int64_t size() const { return end - begin; }
   friend bool operator==(const Range&, const Range&) = default;
 };

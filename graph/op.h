@@ -24,6 +24,7 @@ namespace penstock::graph {
 
 class GraphBuilder;
 
+// What happens to the results of an operator if a factor is split.
 enum class FactorKind : uint8_t {
   kPassThrough,      // splitting it splits the work; nothing else
   kReduction,        // splitting it leaves the results partial with `reduction`
@@ -41,24 +42,24 @@ enum class FactorKind : uint8_t {
 // sequence of attention_grad is a dimension of q, o, lse, do and of the result dq; the results dk
 // and dv are sums over it. Where every result contains a factor, it is pass-through.
 struct Factor {
-  int64_t size = 1;
-  FactorKind kind = FactorKind::kPassThrough;
-  Reduction reduction = Reduction::kSum;
+  int64_t size = 1;                            // the extent of the index
+  FactorKind kind = FactorKind::kPassThrough;  // what splitting it does
+  Reduction reduction = Reduction::kSum;       // of kReduction: how partial results are combined
 };
 
 // Factors of each dimension, major first; their sizes multiply to the extent, where a minor-most
 // one that needs replication may be rounded up (the keys in each of the parts of attention_parts).
 // An empty list: the dimension follows no factor (it has size 1, or is not split ever).
 using DimFactors = absl::InlinedVector<int, 2>;
-using TensorFactors = std::vector<DimFactors>;
+using TensorFactors = std::vector<DimFactors>;  // of each dimension of a tensor
 
 // How a part of the factor reads the operand: the dimension that follows the factor, and it alone,
 // is then held in windows (graph/sharding.h). A factor that splits has a window of every operand
 // that follows it and whose elements are not those of the factor.
 struct OperandWindow {
-  int operand = 0;
-  int factor = 0;
-  Window window;
+  int operand = 0;  // index of the operand that is read
+  int factor = 0;   // index of the factor that its dimension follows
+  Window window;    // the elements that a part needs, relative to its own
 };
 
 // The sharding rule: an einsum-like map from every dimension of every operand and result to
@@ -73,11 +74,11 @@ struct OperandWindow {
 // its operand: part p of the result needs the elements from one after where it begins itself. A
 // convolution states {low = -padding, size = taps} of each dimension of its image.
 struct ShardingRule {
-  std::vector<Factor> factors;
-  std::vector<TensorFactors> operands;
-  std::vector<TensorFactors> results;
-  std::vector<std::vector<int>> linear;
-  std::vector<OperandWindow> windows;
+  std::vector<Factor> factors;           // the indices of the iteration space
+  std::vector<TensorFactors> operands;   // what each dimension of each operand follows
+  std::vector<TensorFactors> results;    // likewise of all results, optional ones too
+  std::vector<std::vector<int>> linear;  // groups of operands: see above
+  std::vector<OperandWindow> windows;    // where parts read more than their own elements
 
   // An elementwise rule over `shape`: one pass-through factor a dimension; operands that are
   // scalars where the results are not follow no factor.
@@ -96,24 +97,24 @@ struct ShardingRule {
 // How eagerly propagation applies an operator's rule ("op-priority"): elementwise and
 // shape-preserving operators first.
 enum class PropagationPriority : uint8_t {
-  kFirst,
+  kFirst,         // elementwise and shape-preserving operators
   kFirstForward,  // as kFirst from operands to results, as kSecond back (dynamic slices)
-  kSecond,
-  kLast,  // as kSecond from results to operands, last of all forward (broadcast)
+  kSecond,        // all others
+  kLast,          // as kSecond from results to operands, last of all forward (broadcast)
 };
 
 // Everything an Op sees of a node when it answers a question about it.
 struct OpContext {
-  const Attributes& attributes;
-  absl::Span<const TensorType> operands;
-  absl::Span<const TensorType> results;  // empty while types are inferred
+  const Attributes& attributes;           // those that were given, checked by CheckAttributes
+  absl::Span<const TensorType> operands;  // of the operands, in order
+  absl::Span<const TensorType> results;   // empty while types are inferred
 };
 
 // A factor and the number of equal parts that the mesh splits it into: part p of k of n covers
 // [ceil(p n / k), ceil((p + 1) n / k)).
 struct FactorSplit {
-  int factor = 0;
-  int64_t num_parts = 1;
+  int factor = 0;         // index into ShardingRule::factors
+  int64_t num_parts = 1;  // of near-equal size
   // Of a pair of Op::PairedFactors: the other one, which the same axes split evenly into as many
   // parts; -1: the factor is split alone.
   int partner = -1;
@@ -122,32 +123,41 @@ struct FactorSplit {
 
 // Work of one execution, for costs.
 struct OpCost {
-  double flops = 0;
+  double flops = 0;  // floating-point operations, as graph/ops/common.h counts them
   double bytes = 0;  // read and written, each operand and result once unless the op says otherwise
 };
 
 // One attribute that an operator takes.
 struct AttrSpec {
+  // The type of its value; kInts is a list of integers, kAny any of the others.
   enum class Kind : uint8_t { kInt, kDouble, kBool, kString, kDType, kInts, kAny };
-  std::string_view name;
-  Kind kind;
-  bool is_required = false;
+  std::string_view name;     // as in the text format: "axes"
+  Kind kind;                 // of the value
+  bool is_required = false;  // whether a node without it is refused
 };
 
+// An operator: what a subclass answers is all that the planner knows of it. Kernels, which compute
+// it on a kind of device, are found by its name (kernels/kernel.h).
 class Op {
  public:
   virtual ~Op() = default;
 
+  // The name in the text format and in registries, such as "matmul": letters, digits, _ and . of
+  // ASCII.
   virtual std::string_view name() const = 0;
+  // What the operator does beside computing; operators of users compute.
   virtual OpRole role() const { return OpRole::kCompute; }
 
-  // Number of operands: fixed unless max > min. max -1: no bound.
+  // The least number of operands.
   virtual int min_operands() const = 0;
+  // The largest number of operands; -1: no bound.
   virtual int max_operands() const { return min_operands(); }
-  // Results that a node must bind, and how many more it may bind.
+  // Results that a node must bind.
   virtual int num_results(const OpContext&) const { return 1; }
+  // How many more it may bind, behind those.
   virtual int num_optional_results() const { return 0; }
 
+  // The attributes that it takes; a node with any other one is refused.
   virtual std::vector<AttrSpec> attributes() const { return {}; }
 
   // The types of all results, optional ones last. Errors say what was expected and what came, in
@@ -167,6 +177,7 @@ class Op {
   // REQUIRES: the node verified. `results` holds the bound results only; the rule covers them all.
   virtual ShardingRule Rule(const OpContext& context) const = 0;
 
+  // When propagation applies the rule; elementwise operators answer kFirst.
   virtual PropagationPriority propagation_priority() const { return PropagationPriority::kSecond; }
 
   // Whether Gradient may be called. Operators on integers or without a gradient: false, and

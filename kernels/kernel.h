@@ -37,19 +37,23 @@ using graph::TileDesc;
 
 // What changes from one run to the next.
 struct KernelArgs {
-  absl::Span<void* const> inputs;  // one a KernelSpec input
-  absl::Span<void* const> outputs;
-  void* workspace = nullptr;  // at least workspace_bytes(), 64-byte aligned
-  uint64_t seed = 0;          // of the job, for random operators
-  int64_t step = 0;
-  int64_t microbatch = 0;
-  Stream* stream = nullptr;     // the one that the kernel was made for; CPU kernels ignore it
-  uint64_t launch = kNoLaunch;  // names this run in an error of the stream
+  absl::Span<void* const> inputs;   // memory of each of KernelSpec::inputs, row-major
+  absl::Span<void* const> outputs;  // likewise of KernelSpec::outputs
+  void* workspace = nullptr;        // at least workspace_bytes(), 64-byte aligned
+  uint64_t seed = 0;                // of the job, for random operators
+  int64_t step = 0;                 // of the training, from 0, for random operators
+  int64_t microbatch = 0;           // of the step, from 0; 0 for what runs once a step
+  Stream* stream = nullptr;         // the one that the kernel was made for; CPU kernels ignore it
+  uint64_t launch = kNoLaunch;      // names this run in an error of the stream
 };
 
+// An operator that can be run. See the top of this file.
 class Kernel {
  public:
   virtual ~Kernel() = default;
+  // Computes the outputs from the inputs, or has the stream do so. An error ends the step, and
+  // names the actor that ran: kInvalidArgument for values that the operator refuses, such as an
+  // index out of range.
   virtual absl::Status Run(const KernelArgs& args) = 0;
 };
 
@@ -74,8 +78,10 @@ struct KernelDef {
 // Kernels by operator name for one kind of device.
 class KernelRegistry {
  public:
+  // Adds the kernels of an operator. kAlreadyExists: it has some.
   absl::Status Add(std::string op, KernelDef def);
   const KernelDef* Find(std::string_view op) const;  // null when unknown
+  // The operators that have kernels, sorted.
   std::vector<std::string_view> Names() const;
 
  private:

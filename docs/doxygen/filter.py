@@ -5,7 +5,8 @@
 
 The comments of the sources are plain text. A comment before a declaration documents it, one behind
 a member documents that, and the one at the top of a file documents the file. Characters that
-Doxygen would take for commands or markup are escaped.
+Doxygen would take for commands or markup are escaped. Comparisons of all members, which need no
+comment, are left out.
 """
 
 import re
@@ -13,6 +14,7 @@ import sys
 
 COMMENT = re.compile(r"^(\s*)//(?!/) ?(.*)$")
 TRAILING = re.compile(r"^(.*\S.*?)\s+//(?!/) (.*)$")
+COMPARISON = re.compile(r"\s*friend bool operator==\(.*\) = default;$")
 SPECIAL = re.compile(r"([\\@<>#%&$])")
 
 
@@ -38,6 +40,9 @@ def main(arguments):
             continue
         at_top = False
         column = None
+        if COMPARISON.match(line):
+            print()
+            continue
         # Not what only ends a block, nor text in quotes.
         is_member = trailing is not None and not re.match(r"\s*(}|#)", line) \
             and trailing.group(1).count('"') % 2 == 0 \

@@ -25,12 +25,13 @@
 
 namespace penstock::graph::ops {
 
-using Kind = AttrSpec::Kind;
-using InferredTypes = absl::StatusOr<std::vector<TensorType>>;
-using Values = absl::StatusOr<std::vector<ValueId>>;
+using Kind = AttrSpec::Kind;                                    // of an attribute
+using InferredTypes = absl::StatusOr<std::vector<TensorType>>;  // of Op::InferTypes
+using Values = absl::StatusOr<std::vector<ValueId>>;            // of Op::Gradient and Decompose
 
 // --- Checks --------------------------------------------------------------------------------------
 
+// kInvalidArgument with the parts, strings or numbers, as its message.
 template <typename... Parts>
 absl::Status Invalid(const Parts&... parts) {
   return absl::InvalidArgumentError(StrCat(parts...));
@@ -45,14 +46,19 @@ std::string Describe(const OpContext& context, int operand);
 // "operand 1", or "operand 1 (g)" if it has a name.
 std::string NameOperand(int operand, OperandNames names = {});
 
-// The dtype of the operand is a float; an integer; one of those; the same as that of operand
-// `other`.
+// These return kInvalidArgument, with a message that names the operand, unless what the comment
+// says holds. The dtype of the operand is a float.
 absl::Status CheckFloat(const OpContext& context, int operand);
+// It is a float or an integer, not a bool.
 absl::Status CheckNumber(const OpContext& context, int operand);
+// It is an integer.
 absl::Status CheckInteger(const OpContext& context, int operand);
+// It is the dtype of operand `other`.
 absl::Status CheckSameDType(const OpContext& context, int operand, int other);
 
+// The operand has at least `rank` dimensions.
 absl::Status CheckMinRank(const OpContext& context, int operand, int rank);
+// The operand has `rank` dimensions.
 absl::Status CheckRank(const OpContext& context, int operand, int rank);
 
 // The operand has exactly this shape; `what` says where the shape comes from.
@@ -93,11 +99,14 @@ DType StatisticsDType(DType dtype);
 // The result's type of operators that sum: operand 0's, or what the attribute `dtype` says, which
 // may be f32 for operands of 16 bits, whose sums then are not rounded.
 inline constexpr AttrSpec kSumDType = {"dtype", AttrSpec::Kind::kDType};
+// The dtype of such a result; kInvalidArgument for one that the operator does not take.
 absl::StatusOr<DType> SumDTypeOf(const OpContext& context);
 
 // --- Shapes --------------------------------------------------------------------------------------
 
+// The shape without its last dimension. REQUIRES: it has one.
 Shape WithoutLast(const Shape& shape);
+// begin, begin + 1, ... end - 1.
 std::vector<int64_t> Iota(int64_t begin, int64_t end);
 
 // --- Sharding rules ------------------------------------------------------------------------------
@@ -140,6 +149,7 @@ ValueId CastTo(GraphBuilder& builder, ValueId value, DType dtype);
 
 // A scalar of the dtype of `like`.
 ValueId ScalarLike(GraphBuilder& builder, ValueId like, double value);
+// A tensor of zeros, of the type of `like`.
 ValueId ZerosLike(GraphBuilder& builder, ValueId like);
 
 // `gradient` summed to the type of an operand that was a scalar broadcast over it.

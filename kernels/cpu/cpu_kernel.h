@@ -34,6 +34,7 @@ inline int64_t GrainRows(int64_t row_size) {
   return row_size >= kGrain ? 1 : kGrain / (row_size > 0 ? row_size : 1);
 }
 
+// A kernel that runs where it is called, on the threads of the device's pool.
 class CpuKernel : public Kernel {
  public:
   // REQUIRES: the device has a thread pool (CreateKernel checks it).
@@ -45,14 +46,16 @@ class CpuKernel : public Kernel {
     return spec_.accumulate && args.microbatch != 0;
   }
 
-  const KernelSpec spec_;
-  ThreadPool& pool_;
+  const KernelSpec spec_;  // the operator, its attributes and the tiles of its operands and results
+  ThreadPool& pool_;       // of the device, which outlives the kernel
 };
 
+// The elements of input `i`. REQUIRES: T holds its dtype.
 template <typename T>
 const T* Input(const KernelArgs& args, int i) {
   return static_cast<const T*>(args.inputs[i]);
 }
+// The elements of output `i`. REQUIRES: T holds its dtype.
 template <typename T>
 T* Output(const KernelArgs& args, int i) {
   return static_cast<T*>(args.outputs[i]);
@@ -60,9 +63,11 @@ T* Output(const KernelArgs& args, int i) {
 
 // ---- Types by dtype.
 
+// Types that hold elements, for DispatchDType.
 template <typename... Ts>
 struct TypeList {};
 
+// Floats with arithmetic of their own.
 using Floats = TypeList<float, double>;
 // Of the floats of 16 bits, kernels that take much of a step's time have bf16 themselves. All
 // others take them by conversion (converting.h).
@@ -70,13 +75,19 @@ using FloatsAndBFloat16 = TypeList<float, double, BFloat16>;
 // Kernels that read the largest tensors, such as logits, take both floats of 16 bits themselves: to
 // convert them would need a copy of twice their size.
 using AllFloats = TypeList<float, double, BFloat16, Float16>;
+// All integers; bool is none.
 using Integers = TypeList<int8_t, uint8_t, int32_t, int64_t>;
+// Floats and integers with arithmetic of their own.
 using Numbers = TypeList<float, double, int8_t, uint8_t, int32_t, int64_t>;
+// The same with bf16, as in FloatsAndBFloat16.
 using NumbersAndBFloat16 = TypeList<float, double, int8_t, uint8_t, int32_t, int64_t, BFloat16>;
+// The same with both floats of 16 bits, as in AllFloats.
 using NumbersAndHalves =
     TypeList<float, double, int8_t, uint8_t, int32_t, int64_t, BFloat16, Float16>;
+// What C++ has a type for: all dtypes but the floats of 16 bits.
 using Natives = TypeList<float, double, int8_t, uint8_t, int32_t, int64_t, bool>;
 
+// kUnimplemented, with the names of both.
 absl::Status UnsupportedDType(std::string_view op, DType dtype);
 
 // f(std::type_identity<T>()) for the T of the list that holds `dtype`; kUnimplemented, naming the
@@ -89,6 +100,7 @@ absl::Status DispatchDType(TypeList<Ts...>, std::string_view op, DType dtype, F&
   return is_known ? status : UnsupportedDType(op, dtype);
 }
 
+// A kernel that was made, or why it could not be.
 using KernelOr = absl::StatusOr<std::unique_ptr<Kernel>>;
 
 // An error unless the device is one that CPU kernels run on.
@@ -136,9 +148,10 @@ KernelOr CreateBySize(const KernelSpec& spec, Device& device, Stream&) {
 // Elements of one step in the last dimension, and how many of those there are: a tensor as a
 // matrix of rows. A scalar is one row of one element.
 struct Rows {
-  int64_t count = 1;
-  int64_t size = 1;
+  int64_t count = 1;  // product of the extents but the last
+  int64_t size = 1;   // elements of each: the last extent
 };
+// The rows of a tile.
 inline Rows RowsOf(const TileDesc& tile) {
   if (tile.shape.empty()) return {};
   Rows rows{1, tile.shape.back()};
@@ -152,11 +165,14 @@ inline Rows RowsOf(const TileDesc& tile) {
 // global indices 21 22 23 26 27 28, in runs of 3.
 class TileIndex {
  public:
+  // The positions of `tile`, which is copied.
   explicit TileIndex(const TileDesc& tile);
 
   // Longest stretch of positions, starting at its multiples, whose global indices are consecutive.
   int64_t run_length() const { return run_length_; }
 
+  // The global index of a position, which in a tensor split over micro-batches depends on which one
+  // runs. REQUIRES: 0 <= position < elements of the tile.
   int64_t GlobalIndex(int64_t position, int64_t microbatch) const;
 
   // body(position, global_index, length) for each piece of [begin, end) with consecutive indices.
@@ -179,7 +195,9 @@ class TileIndex {
 // Integer operands such as indices: memory of any integer dtype read as int64.
 class IndexReader {
  public:
+  // `data` outlives the reader. REQUIRES: CheckIndexDType(dtype) is OK.
   IndexReader(const void* data, DType dtype) : data_(data), dtype_(dtype) {}
+  // Element `i`. REQUIRES: there is one.
   int64_t operator[](int64_t i) const {
     switch (dtype_) {
       case DType::kI8:

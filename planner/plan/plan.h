@@ -70,23 +70,26 @@
 
 namespace penstock::planner {
 
-inline constexpr uint32_t kNone = 0xffffffff;
-inline constexpr uint32_t kMaxMicrobatches = 1 << 14;  // a step
-inline constexpr uint32_t kMaxThreadsPerDevice = 4096;
+inline constexpr uint32_t kNone = 0xffffffff;           // no index
+inline constexpr uint32_t kMaxMicrobatches = 1 << 14;   // a step
+inline constexpr uint32_t kMaxThreadsPerDevice = 4096;  // of kernels
 
-using KernelPlan = graph::KernelSpec;
-using TilePlan = graph::TileDesc;
+using KernelPlan = graph::KernelSpec;  // an operator at the shapes of one device
+using TilePlan = graph::TileDesc;      // the part of a tensor that a device holds
 
+// How long the contents of a register are needed.
 enum class RegisterClass : uint8_t {
   kState,      // outlives the step
   kChannel,    // crosses phases
   kWorkspace,  // lives inside one phase instance
 };
 
+// A piece of a device's memory that values are written into, of one or more slots: with two,
+// the next micro-batch is written while this one is read.
 struct RegisterPlan {
-  RegisterClass register_class = RegisterClass::kWorkspace;
-  bool per_microbatch = true;
-  uint32_t slots = 1;
+  RegisterClass register_class = RegisterClass::kWorkspace;  // how long its contents are needed
+  bool per_microbatch = true;  // it is written once a micro-batch; else once a step
+  uint32_t slots = 1;          // values that it holds at a time
   uint64_t offset = 0;      // in the device's arena or, from arena_bytes on, in its host's memory;
                             // 64-byte aligned
   uint64_t slot_bytes = 0;  // 64-byte aligned
@@ -95,11 +98,12 @@ struct RegisterPlan {
 
 // A tensor's place: `offset` bytes into the slot of a register. Unbound: reg == kNone.
 struct OperandPlan {
-  uint32_t reg = kNone;
-  uint64_t offset = 0;
+  uint32_t reg = kNone;  // into DevicePlan::registers
+  uint64_t offset = 0;   // in bytes
   friend bool operator==(const OperandPlan&, const OperandPlan&) = default;
 };
 
+// What an actor does when it fires, and what ActorPlan::target is.
 enum class ActorKind : uint8_t {
   kKernel,      // target: unused
   kFeed,        // copies its tile of the step's fed tensor `target` (Plan::feeds) to output 0
@@ -109,6 +113,7 @@ enum class ActorKind : uint8_t {
   kRecv,        // receives output 0 over Plan::transfers[target]
   kCopy,        // copies input 0 to output 0, one of them on the host; target: unused
 };
+// "kernel", "feed", ... for messages.
 std::string_view Name(ActorKind kind);
 
 // Moves by itself and completes later. Other actors run on the device's stream.
@@ -116,56 +121,65 @@ inline bool IsCommunication(ActorKind kind) {
   return kind == ActorKind::kCollective || kind == ActorKind::kSend || kind == ActorKind::kRecv;
 }
 
+// An actor of a device: it fires once in each instance of its phase.
 struct ActorPlan {
-  std::string name;  // of the node or redistribution it came from
-  ActorKind kind = ActorKind::kKernel;
+  std::string name;                     // of the node or redistribution it came from
+  ActorKind kind = ActorKind::kKernel;  // what it does
   uint32_t kernel = kNone;  // into Plan::kernels; of a feed or fetch: a KernelPlan whose op is
                             // "feed" or "fetch" and which holds the tile; of a copy: one whose op
                             // is "to_host" or "to_device" and which holds the tile on both sides
-  uint32_t target = kNone;
-  std::vector<OperandPlan> inputs;
-  std::vector<OperandPlan> outputs;
-  uint64_t workspace_offset = 0;  // kernel scratch in the arena
-  uint64_t workspace_bytes = 0;
+  uint32_t target = kNone;  // see ActorKind
+  std::vector<OperandPlan> inputs;   // what it reads, in the operator's order
+  std::vector<OperandPlan> outputs;  // what it writes, likewise
+  uint64_t workspace_offset = 0;     // kernel scratch in the arena
+  uint64_t workspace_bytes = 0;      // of that scratch memory
   friend bool operator==(const ActorPlan&, const ActorPlan&) = default;
 };
 
+// A channel between two actors of a device: see the top of this file for its counts.
 struct ChannelPlan {
-  uint32_t producer = 0;  // actor of the same device
-  uint32_t consumer = 0;
-  uint32_t reg = kNone;  // what the token stands for; kNone: an ordering channel
-  uint32_t produce = 1;
-  uint32_t consume = 1;
-  uint32_t capacity = 1;
-  uint32_t initial = 0;
+  uint32_t producer = 0;  // into DevicePlan::actors
+  uint32_t consumer = 0;  // likewise
+  uint32_t reg = kNone;   // what the token stands for; kNone: an ordering channel
+  uint32_t produce = 1;   // tokens that the producer puts, and credits that it takes
+  uint32_t consume = 1;   // tokens that the consumer takes, and credits that it gives back
+  uint32_t capacity = 1;  // tokens and credits together
+  uint32_t initial = 0;   // tokens at the start
   friend bool operator==(const ChannelPlan&, const ChannelPlan&) = default;
 };
 
-enum class Lane : uint8_t { kCompute, kPerStep, kFloating };
+// What decides when a phase runs.
+enum class Lane : uint8_t {
+  kCompute,   // the stage's policy, one phase at a time
+  kPerStep,   // the order of the phase list, one phase at a time
+  kFloating,  // its gates alone
+};
 
+// Actors of a device that run together: see the top of this file.
 struct PhasePlan {
-  std::string name;  // "F", "B", "update", "recv h3.y", ...
-  PhaseKind kind = PhaseKind::kForward;
-  Lane lane = Lane::kCompute;
-  bool per_microbatch = true;
-  uint32_t first_actor = 0;
-  uint32_t num_actors = 0;
-  double predicted_s = 0;
-  uint32_t chunk = 0;  // in the compute lane: of the model, see policy.h
+  std::string name;                      // "F", "B", "update", "recv h3.y", ...
+  PhaseKind kind = PhaseKind::kForward;  // what the policy takes it for
+  Lane lane = Lane::kCompute;            // what decides when it runs
+  bool per_microbatch = true;            // it runs once a micro-batch; else once a step
+  uint32_t first_actor = 0;              // into DevicePlan::actors
+  uint32_t num_actors = 0;               // from that one on
+  double predicted_s = 0;                // that an instance takes
+  uint32_t chunk = 0;                    // in the compute lane: of the model, see policy.h
   friend bool operator==(const PhasePlan&, const PhasePlan&) = default;
 };
 
+// What a logical device holds and runs.
 struct DevicePlan {
-  uint32_t stage = 0;
-  uint64_t arena_bytes = 0;      // of the device's memory
-  uint64_t host_bytes = 0;       // of pinned memory of the host
-  uint64_t state_bytes = 0;      // of arena_bytes
-  uint64_t channel_bytes = 0;    // where channel registers lie
-  uint64_t workspace_bytes = 0;  // where only workspace lies
-  std::vector<RegisterPlan> registers;
-  std::vector<ActorPlan> actors;  // phases are contiguous ranges, in the planned order
-  std::vector<ChannelPlan> channels;
-  std::vector<PhasePlan> phases;
+  uint32_t stage = 0;                   // of the pipeline, into Plan::stages
+  uint64_t arena_bytes = 0;             // of the device's memory
+  uint64_t host_bytes = 0;              // of pinned memory of the host
+  uint64_t state_bytes = 0;             // of arena_bytes
+  uint64_t channel_bytes = 0;           // where channel registers lie
+  uint64_t workspace_bytes = 0;         // where only workspace lies
+  std::vector<RegisterPlan> registers;  // what its memory is divided into
+  std::vector<ActorPlan> actors;        // phases are contiguous ranges, in the planned order
+  std::vector<ChannelPlan> channels;    // between these actors
+  std::vector<PhasePlan> phases;        // in the order of the per-step lane
   friend bool operator==(const DevicePlan&, const DevicePlan&) = default;
 };
 
@@ -176,17 +190,17 @@ inline bool IsOnHost(const DevicePlan& device, const RegisterPlan& reg) {
 
 // A point-to-point channel between two devices.
 struct TransferPlan {
-  uint32_t channel = 0;  // tag; numbered together with collectives, dense from 0
-  uint32_t source = 0;
-  uint32_t destination = 0;
-  uint64_t num_bytes = 0;
-  bool per_microbatch = true;
+  uint32_t channel = 0;        // tag; numbered together with collectives, dense from 0
+  uint32_t source = 0;         // device that sends
+  uint32_t destination = 0;    // device that receives
+  uint64_t num_bytes = 0;      // of each message
+  bool per_microbatch = true;  // a message a micro-batch; else one a step
   friend bool operator==(const TransferPlan&, const TransferPlan&) = default;
 };
 
 // The devices of a stage, and the order in which all of them run the phases of their compute lane.
 struct StagePlan {
-  std::vector<uint32_t> devices;
+  std::vector<uint32_t> devices;  // indices into Plan::devices
   // Of one step; empty: the policy decides as the plan runs.
   std::vector<PhaseChoice> order = {};
   friend bool operator==(const StagePlan&, const StagePlan&) = default;
@@ -194,34 +208,35 @@ struct StagePlan {
 
 // A tensor that the user hands in each step.
 struct FeedPlan {
-  std::string name;
-  TensorType type;  // global
+  std::string name;  // of the input
+  TensorType type;   // global
   friend bool operator==(const FeedPlan&, const FeedPlan&) = default;
 };
 
 // A tensor that the user gets back each step; assembled from the fetch actors' tiles.
 struct FetchPlan {
-  std::string name;
-  TensorType type;
+  std::string name;         // of the value
+  TensorType type;          // global
   uint32_t num_actors = 0;  // fetch firings a step that make it complete
   friend bool operator==(const FetchPlan&, const FetchPlan&) = default;
 };
 
+// Where a device holds a part of a state, or all of it.
 struct StatePlacement {
-  uint32_t device = 0;
-  uint32_t reg = 0;
-  TilePlan tile;
+  uint32_t device = 0;  // into Plan::devices
+  uint32_t reg = 0;     // into its registers
+  TilePlan tile;        // the part
   friend bool operator==(const StatePlacement&, const StatePlacement&) = default;
 };
 
 // A value that outlives the step.
 struct StatePlan {
-  std::string name;
-  TensorType type;
-  std::string init;  // "zeros", "ones", "normal"
-  double std = 0.02;
-  uint32_t stream = 0;
-  bool is_parameter = false;
+  std::string name;                        // of the parameter or state
+  TensorType type;                         // global
+  std::string init;                        // what it starts from: "zeros", "ones", "normal"
+  double std = 0.02;                       // of "normal"
+  uint32_t stream = 0;                     // of its random numbers (base/random.h)
+  bool is_parameter = false;               // it is trained; else what an optimiser or a cache keeps
   std::vector<StatePlacement> placements;  // every device that holds a tile, replicas too
   friend bool operator==(const StatePlan&, const StatePlan&) = default;
 };
@@ -229,31 +244,32 @@ struct StatePlan {
 // A value that a program was built from, such as {"train.batch", "16"}. Fingerprints decide whether
 // two programs differ; settings say how, in messages.
 struct ProgramSetting {
-  std::string name;
-  std::string value;
+  std::string name;   // the key of a job
+  std::string value;  // as text
   friend bool operator==(const ProgramSetting&, const ProgramSetting&) = default;
 };
 
+// The whole plan, of all devices. See the top of this file for how it runs.
 struct Plan {
-  std::string name;
-  std::string strategy;                  // "dp=2,tp=2,pp=1" as planned
-  std::string policy = "1f1b";           // that made the stages' orders, or decides
-  uint64_t graph_fingerprint = 0;        // of the program, see planner/compile.h
-  std::vector<ProgramSetting> settings;  // if known
-  uint32_t num_microbatches = 1;         // M
-  uint32_t threads_per_device = 1;       // that kernels' scratch memory was planned for
-  uint32_t num_channels = 0;             // of transfers and collectives
-  std::vector<DevicePlan> devices;
-  std::vector<StagePlan> stages;
+  std::string name;                             // of the program
+  std::string strategy;                         // "dp=2,tp=2,pp=1" as planned
+  std::string policy = "1f1b";                  // that made the stages' orders, or decides
+  uint64_t graph_fingerprint = 0;               // of the program, see planner/compile.h
+  std::vector<ProgramSetting> settings;         // if known
+  uint32_t num_microbatches = 1;                // M
+  uint32_t threads_per_device = 1;              // that kernels' scratch memory was planned for
+  uint32_t num_channels = 0;                    // of transfers and collectives
+  std::vector<DevicePlan> devices;              // logical devices, by index
+  std::vector<StagePlan> stages;                // of the pipeline, first to last
   std::vector<KernelPlan> kernels;              // shared by actors
   std::vector<CollectiveSpec> collectives;      // in their global order
   std::vector<bool> collective_per_microbatch;  // sequence rate of each
-  std::vector<TransferPlan> transfers;
-  std::vector<FeedPlan> feeds;
-  std::vector<FetchPlan> fetches;
-  std::vector<StatePlan> states;
-  double predicted_step_s = 0;
-  std::vector<uint64_t> predicted_peak_bytes;  // a device each
+  std::vector<TransferPlan> transfers;          // sends and receives name them
+  std::vector<FeedPlan> feeds;                  // what each step is given
+  std::vector<FetchPlan> fetches;               // what each step gives back
+  std::vector<StatePlan> states;                // what outlives a step
+  double predicted_step_s = 0;                  // time of a step
+  std::vector<uint64_t> predicted_peak_bytes;   // a device each
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };
@@ -262,6 +278,7 @@ struct Plan {
 inline uint64_t ActorId(uint32_t device, uint32_t actor) {
   return (uint64_t{device} << 32) | actor;
 }
+// The device of such an id.
 inline uint32_t DeviceOfActor(uint64_t id) { return static_cast<uint32_t>(id >> 32); }
 
 // The order in which collectives of one group start: for each actor of the device, the collective
@@ -282,11 +299,13 @@ uint64_t TokensPerSlot(const Plan& plan, const RegisterPlan& reg, uint64_t token
 // Bytes of the device's memory where channel registers lie, which may share them.
 uint64_t ChannelBytes(const DevicePlan& device);
 
+// How large a plan is.
 struct PlanCounts {
-  uint64_t actors = 0;
-  uint64_t channels = 0;  // within devices, plus transfers
-  uint64_t collectives = 0;
+  uint64_t actors = 0;       // of all devices
+  uint64_t channels = 0;     // within devices, plus transfers
+  uint64_t collectives = 0;  // each counted once, not for each device
 };
+// Counts them.
 PlanCounts Count(const Plan& plan);
 
 }  // namespace penstock::planner

@@ -1,4 +1,6 @@
-/* What a library exports to be loaded as a scheduling policy: `penstock run --policy ./my.so`.
+/** \file
+ *
+ * What a library exports to be loaded as a scheduling policy: `penstock run --policy ./my.so`.
  *
  * Plain C, so that the library may be built by another compiler than Penstock. It exports one
  * function,
@@ -22,69 +24,88 @@
 extern "C" {
 #endif
 
-/* A library with another version is refused. */
-enum { PENSTOCK_POLICY_VERSION = 1 };
+/** A library with another version is refused. */
+enum { PENSTOCK_POLICY_VERSION = 1 /**< of this header */ };
 
-enum { PENSTOCK_FORWARD = 0, PENSTOCK_BACKWARD = 1, PENSTOCK_WEIGHT = 2 };
-enum { PENSTOCK_PLACEMENT_LOOP = 0, PENSTOCK_PLACEMENT_VEE = 1 };
+/** Kinds of phases. */
+enum {
+  PENSTOCK_FORWARD = 0,  /**< F: activations */
+  PENSTOCK_BACKWARD = 1, /**< B: gradients, those of weights too where there is no W */
+  PENSTOCK_WEIGHT = 2    /**< W: gradients of weights */
+};
+/** Which stages a group has, where it has several chunks of the model. */
+enum {
+  PENSTOCK_PLACEMENT_LOOP = 0, /**< group g of G has the stages g, g + G, g + 2 G, ... */
+  PENSTOCK_PLACEMENT_VEE = 1   /**< g, 2 G - 1 - g, 2 G + g, ...: down and back up */
+};
 
+/** A phase of one micro-batch. */
 typedef struct penstock_phase {
-  int32_t kind;
-  int32_t microbatch;
-  int32_t chunk;
+  int32_t kind;       /**< PENSTOCK_FORWARD, ... */
+  int32_t microbatch; /**< from 0 */
+  int32_t chunk;      /**< which of the group's stages, from 0 */
 } penstock_phase;
 
+/** A stage of the pipeline. */
 typedef struct penstock_stage {
-  int32_t group;
-  int32_t chunk;
-  int32_t has_kind[3];
-  double seconds[3]; /* of each kind; of a backward with its weight gradients if those are no W */
-  double activation; /* what a micro-batch keeps from its F to its last B or W */
+  int32_t group;       /**< of devices, that runs it */
+  int32_t chunk;       /**< which of the group's stages it is, from 0 */
+  int32_t has_kind[3]; /**< 1 for each kind of phase that it has, 0 for the others */
+  /** Time of a phase of each kind; of a backward with its weight gradients if those are no W. */
+  double seconds[3];
+  double activation; /**< what a micro-batch keeps from its F to its last B or W, in any unit */
 } penstock_stage;
 
+/** What passes from the phases of one stage to those of the same kind of another. */
 typedef struct penstock_edge {
-  int32_t from; /* stages */
-  int32_t to;
-  int32_t is_forward;
-  double seconds;
+  int32_t from;       /**< stage that sends */
+  int32_t to;         /**< stage that receives */
+  int32_t is_forward; /**< 1: activations, between F phases; 0: gradients, between B phases */
+  double seconds;     /**< time of a transfer, for one micro-batch */
 } penstock_edge;
 
+/** What `plan` is asked about. */
 typedef struct penstock_pipeline {
-  int32_t num_groups;
-  int32_t num_chunks;
-  int32_t num_microbatches;
-  const penstock_stage* stages; /* by number */
-  size_t num_stages;
-  const penstock_edge* edges;
-  size_t num_edges;
-  double memory_limit; /* of a group, in the unit of `activation`; 0: none */
+  int32_t num_groups;           /**< of devices, each of which runs one phase at a time */
+  int32_t num_chunks;           /**< stages of a group */
+  int32_t num_microbatches;     /**< of a step, which pass through each stage */
+  const penstock_stage* stages; /**< by number */
+  size_t num_stages;            /**< elements of `stages` */
+  const penstock_edge* edges;   /**< in no order */
+  size_t num_edges;             /**< elements of `edges` */
+  double memory_limit;          /**< of a group, in the unit of `activation`; 0: none */
 } penstock_pipeline;
 
+/** A phase that can start, as `before` sees it. */
 typedef struct penstock_ready_phase {
-  penstock_phase phase;
-  int32_t group;
-  int32_t stage;
-  double ready_s; /* when what it reads had arrived */
-  double duration_s;
+  penstock_phase phase; /**< which */
+  int32_t group;        /**< that would run it */
+  int32_t stage;        /**< that it is of */
+  double ready_s;       /**< when what it reads had arrived, from the start of the step */
+  double duration_s;    /**< that it takes */
 } penstock_ready_phase;
 
-/* Takes what `plan` decides: phases of a group in their order, or why there are none. */
+/** Takes what `plan` decides: phases of a group in their order, or why there are none. */
 typedef struct penstock_orders {
-  void* state;
+  void* state; /**< to be handed to the functions as it is */
+  /** Adds a phase behind those that the group has. */
   void (*append)(void* state, int32_t group, penstock_phase phase);
+  /** Refuses the pipeline, with a message for the user, which is copied. */
   void (*fail)(void* state, const char* message);
 } penstock_orders;
 
+/** A policy. `before` or `plan` has to be there; if both are, `plan` decides. */
 typedef struct penstock_policy {
-  uint32_t version; /* PENSTOCK_POLICY_VERSION */
-  int32_t placement;
-  int32_t splits_backward; /* whether it wants W phases */
-  int32_t min_chunks;      /* of a group */
-  int32_t max_chunks;
-  /* Either of them; `plan` wins. */
+  uint32_t version;        /**< PENSTOCK_POLICY_VERSION */
+  int32_t placement;       /**< PENSTOCK_PLACEMENT_LOOP or PENSTOCK_PLACEMENT_VEE */
+  int32_t splits_backward; /**< 1: it wants W phases; 0: they are a part of B */
+  int32_t min_chunks;      /**< fewest stages of a group that it can schedule */
+  int32_t max_chunks;      /**< likewise the most */
+  /** Whether `a` runs before `b`: 1 or 0. Null: `plan` decides. */
   int32_t (*before)(const penstock_ready_phase* a, const penstock_ready_phase* b);
+  /** Hands the whole order of each group to `orders`. Null: `before` decides. */
   void (*plan)(const penstock_pipeline* pipeline, const penstock_orders* orders);
-  /* Beside `before`, or null: the most that a group may keep, in the unit of `activation`, which
+  /** Beside `before`, or null: the most that a group may keep, in the unit of `activation`, which
    * is a micro-batch in `penstock schedule` and bytes in a job. 0: no limit. */
   double (*most_held)(const penstock_pipeline* pipeline, int32_t group);
 } penstock_policy;
