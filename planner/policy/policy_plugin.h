@@ -110,6 +110,9 @@ typedef struct penstock_policy {
   double (*most_held)(const penstock_pipeline* pipeline, int32_t group);
 } penstock_policy;
 
+/** What the library defines: its policy, which stays in memory. */
+const penstock_policy* penstock_policy_plugin(void);
+
 #ifdef __cplusplus
 }
 #endif
