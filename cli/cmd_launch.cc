@@ -124,7 +124,8 @@ std::vector<std::string_view> OptionsOfHosts(const Options& options) {
   return given;
 }
 
-// A member that were to start processes of its own, as all others would, is a mistake.
+// Refuses options that have a member start processes: each of the other members would start as
+// many.
 absl::Status CheckIsMember(const Options& options, const LaunchMember& member) {
   const std::vector<std::string_view> given = OptionsOfHosts(options);
   if (given.empty()) return absl::OkStatus();
@@ -368,7 +369,6 @@ absl::Status Launch(const Environment& environment, const Options& options) {
     arguments.insert(arguments.end(), {"--timeout", options.timeout});
   }
   there.launch.insecure = options.member.insecure;
-  if (options.probe != "auto") there.launch.probes_links = options.probe == "yes";
   MemberOptions member_options = options.member;
   member_options.listen = options.listen;
   // Behind "--" it is an option of the nodes of all members, too.
@@ -435,6 +435,7 @@ absl::Status Launch(const Environment& environment, const Options& options) {
     return absl::InvalidArgumentError(StrCat("--listen ", ToStd(address.message())));
   }
   if (plan.insecure) RETURN_IF_ERROR(actors::CheckIsInsecureAddress(plan.listen));
+  if (options.probe != "auto") plan.probes_links = options.probe == "yes";
   there.program = options.remote_program;
   if (there.program.empty()) {
     std::error_code error;
@@ -521,8 +522,7 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
   command
       ->add_option("--probe", options->probe,
                    "Measure the links between the hosts first, and plan for them: yes, no, or auto "
-                   "(auto: where the strategy is looked for, on up to 64 hosts). Unless it is no, "
-                   "hosts that compute slower than the others are named")
+                   "(auto: where the strategy is looked for, on up to 64 hosts)")
       ->option_text("WHEN")
       ->check(CLI::IsMember({"auto", "yes", "no"}));
   command

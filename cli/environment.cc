@@ -290,10 +290,7 @@ int RunCommandLine(const Environment& given, absl::Span<const std::string> argum
   if (status.ok() && !environment.out.flush()) {
     status = absl::UnavailableError("the results could not be written to standard output");
   }
-  if (!status.ok() && !status.GetPayload(kToldPayload).has_value()) {
-    // It may hold what stands in a file.
-    environment.err << "penstock: " << PrintableUtf8(ToStd(status.message())) << std::endl;
-  }
+  TellError(environment.err, &status);
   return ExitStatus(status);
 }
 

@@ -4,13 +4,17 @@
 #include <cctype>
 #include <string_view>
 
+#include "absl/strings/cord.h"
 #include "cli/node_log.h"
+#include "cli/utf8.h"
 
 #include "actors/cluster/node_place.h"
 #include "base/strings.h"
 
 namespace penstock::cli {
 namespace {
+
+constexpr char kToldPayload[] = "penstock/told";  // of an error that has been printed
 
 std::string Word(const std::string& text) {
   const bool is_plain = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
@@ -21,6 +25,13 @@ std::string Word(const std::string& text) {
 }
 
 }  // namespace
+
+void TellError(std::ostream& err, absl::Status* status) {
+  if (status->ok() || status->GetPayload(kToldPayload).has_value()) return;
+  // It may hold what stands in a file.
+  err << "penstock: " << PrintableUtf8(ToStd(status->message())) << std::endl;
+  status->SetPayload(kToldPayload, absl::Cord());
+}
 
 bool MayHaveBegun(int exit_status) {
   return exit_status != 126 && exit_status != 127 && exit_status != 255;

@@ -1,20 +1,24 @@
-// What a failed job says beside its error: the last lines of the node that has failed, where its
-// log is, and how the job goes on.
+// What a failed job says: its error, the last lines of the node that has failed, where its log is,
+// and how the job goes on.
 //
-// Thread rule: pure functions.
+// Thread rule: any thread.
 
 #ifndef PENSTOCK_CLI_FAILURE_REPORT_H_
 #define PENSTOCK_CLI_FAILURE_REPORT_H_
 
 #include <cstdint>
+#include <ostream>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+
 namespace penstock::cli {
 
-// Of an error that has been printed: what has started the members of a job ends them as soon as one
-// has died, and the others must have said why by then.
-inline constexpr char kToldPayload[] = "penstock/told";
+// Prints "penstock: ..." unless that was done. A part of the program that has more to do, or to
+// print, calls it before that: what has started the members of a job ends them as soon as one has
+// died, and the others must have said why by then.
+void TellError(std::ostream& err, absl::Status* status);
 
 struct FailedNode {
   uint32_t rank = 0;

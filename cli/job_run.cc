@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/cord.h"
 #include "cli/analyse_trace.h"
 #include "cli/data.h"
 #include "cli/device_kinds.h"
@@ -43,7 +42,6 @@
 #include "cli/sample_text.h"
 #include "cli/trace_file.h"
 #include "cli/trainer.h"
-#include "cli/utf8.h"
 #include "fmt/format.h"
 
 #include "actors/cluster/cluster.h"
@@ -314,8 +312,7 @@ class JobRun {
   void ReportFailure(absl::Status* status) {
     if (status->ok()) return;
     DescribeFailure(*status);
-    environment_.err << "penstock: " << PrintableUtf8(ToStd(status->message())) << std::endl;
-    status->SetPayload(kToldPayload, absl::Cord());
+    TellError(environment_.err, status);
   }
 
   // What the node that has failed has printed, and how the job goes on.

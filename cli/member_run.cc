@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/cord.h"
 #include "absl/time/clock.h"
 #include "cli/etcd_board.h"
 #include "cli/failure_report.h"
@@ -16,7 +15,6 @@
 #include "cli/parent_watch.h"
 #include "cli/pmix_board.h"
 #include "cli/processes.h"
-#include "cli/utf8.h"
 
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/network_interface.h"
@@ -255,11 +253,7 @@ absl::Status RunMember(const Environment& environment, LaunchMember member,
                    FindBoard(environment, options, &member));
   if (member.rank == 0) return RunFirst(environment, member, options, board.get(), run_job);
   absl::Status status = RunOther(environment, member, options, board.get());
-  if (!status.ok() && !status.GetPayload(kToldPayload).has_value()) {
-    // Before the board goes, which may wait for what does not answer.
-    environment.err << "penstock: " << PrintableUtf8(ToStd(status.message())) << std::endl;
-    status.SetPayload(kToldPayload, absl::Cord());
-  }
+  TellError(environment.err, &status);  // the board, which goes now, may wait for an answer
   return status;
 }
 

@@ -39,7 +39,8 @@ bool AwaitInput(int fd, absl::Time deadline) {
   }
 }
 
-// What a program prints that is done in time and has not failed.
+// The last line that a program prints, which is done in time and does not fail. Warnings, which go
+// to the same pipe, come before.
 absl::StatusOr<std::string> OutputOf(std::vector<std::string> arguments, const std::string& input) {
   const std::string program = arguments[0];
   ASSIGN_OR_RETURN(
@@ -64,7 +65,7 @@ absl::StatusOr<std::string> OutputOf(std::vector<std::string> arguments, const s
     return absl::DeadlineExceededError(
         StrCat(program, " has not answered within ", absl::FormatDuration(kTimeout)));
   }
-  if (*status == 0) return output;
+  if (*status == 0) return output.substr(output.rfind('\n') + 1);
   return absl::UnavailableError(
       StrCat(program, " ", actors::DescribeWaitStatus(*status), ": ", output.substr(0, 200)));
 }
@@ -74,7 +75,7 @@ absl::StatusOr<std::string> OutputOf(std::vector<std::string> arguments, const s
 absl::StatusOr<std::string> SealWithMunge(const std::string& text) {
   ASSIGN_OR_RETURN(std::string line,
                    OutputOf({"munge", StrCat("--restrict-uid=", geteuid()), kLife}, text));
-  if (IsSealedWithMunge(line) && line.find('\n') == std::string::npos) return line;
+  if (IsSealedWithMunge(line)) return line;
   return absl::UnavailableError("munge has printed no credential");
 }
 

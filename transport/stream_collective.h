@@ -42,24 +42,18 @@ class StreamCollective {
   virtual absl::Status Launch(const StreamCollectiveArgs& args) = 0;
 };
 
-struct StreamCollectiveOptions {
-  // Collectives of the same devices and the same sequence are launched in the same order by all
-  // members; they share what that allows them to share.
-  uint32_t sequence = 0;
-  // Otherwise, members learn of a failed one from another collective, and have its data until then.
-  bool tells_failures = true;
-};
-
 // What joins a device to the others. It may go before what it made, which is launched no more then;
 // NCCL's runs that wait on the device for members that are gone end with it.
 class Communicator {
  public:
   virtual ~Communicator() = default;
-  // `stream` is one of the device and outlives the last run, but not the result. REQUIRES:
-  // CheckCollective(spec) is OK, `rank` is that of the device, and all members give the same
-  // options.
-  virtual absl::StatusOr<std::unique_ptr<StreamCollective>> Create(
-      const CollectiveSpec& spec, int rank, Stream& stream, StreamCollectiveOptions options) = 0;
+  // `stream` is one of the device and outlives the last run, but not the result. With
+  // `tells_failures`, members learn from it that another one has failed; without, they learn it
+  // from another collective and have meaningless data until then. REQUIRES: CheckCollective(spec)
+  // is OK, `rank` is that of the device, and all members agree on `tells_failures`.
+  virtual absl::StatusOr<std::unique_ptr<StreamCollective>> Create(const CollectiveSpec& spec,
+                                                                   int rank, Stream& stream,
+                                                                   bool tells_failures) = 0;
 };
 
 // A communicator for device `index` of a plan.

@@ -147,7 +147,7 @@ class Cluster {
   absl::StatusOr<ClusterFigures> Probe(absl::Duration timeout);
 
   // How fast each node computes on its cores, in floating-point operations a second, by rank
-  // (compute_probe.h). All measure at the same time, for a third of a second. Before any session.
+  // (compute_probe.h). All measure at the same time, for 0.4 s. Before any session.
   absl::StatusOr<std::vector<double>> MeasureCompute(absl::Duration timeout);
 
   // Ends all nodes. OK if the job ran and all nodes ended in order, except those that `on_loss` let

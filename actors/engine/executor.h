@@ -282,9 +282,8 @@ class DeviceExecutor {
   void DeliverFetches(const LaneStream::Mark& instance);
   void Fire(uint32_t actor, uint32_t phase);
   void Join(const Actor& actor, LaneStream* stream);
-  bool MayLaunch(uint32_t phase) const {
-    return launches_.empty() || launches_[launch_run_].phase == phase;
-  }
+  // Whether it is the turn of the phase, which is at a collective of the device's streams.
+  bool MayLaunch(uint32_t phase) const { return launches_[launch_run_].phase == phase; }
   void LaunchCollective(uint32_t actor, uint32_t phase);
   void JoinCollectives(const Phase& phase);
   void FollowSources(uint32_t phase);

@@ -146,7 +146,7 @@ void DeviceExecutor::LaunchCollective(uint32_t index, uint32_t phase_index) {
   comm.stream->Promise(1);
   comm.stream->Record(MarkOf(index, phase_index, begin_ns));
   ++num_stream_comms_running_;
-  if (!launches_.empty() && ++num_launched_ == launches_[launch_run_].count) {
+  if (++num_launched_ == launches_[launch_run_].count) {
     num_launched_ = 0;
     launch_run_ = (launch_run_ + 1) % static_cast<uint32_t>(launches_.size());
   }

@@ -49,7 +49,7 @@ class Linker {
     LinkOperands();
     LinkMessages();
     LinkJoins();
-    if (target_.communicator != nullptr && target_.launch_order != nullptr) {
+    if (target_.communicator != nullptr) {
       out_.launches = (*target_.launch_order)[index_];
     }
     LinkCounters();
@@ -209,13 +209,9 @@ class Linker {
     comm.ordinal = num_comms_++;
     comm.stream = std::make_unique<LaneStream>(*target_.device);
     const CollectiveSpec& spec = plan_.collectives[plan.target];
-    transport::StreamCollectiveOptions options;
-    if (target_.launch_order == nullptr) options.sequence = plan.target + 1;
-    if (target_.tells_failures != nullptr) {
-      options.tells_failures = (*target_.tells_failures)[plan.target];
-    }
-    ASSIGN_OR_RETURN(comm.collective, target_.communicator->Create(spec, RankOf(spec, index_),
-                                                                   comm.stream->stream(), options));
+    ASSIGN_OR_RETURN(comm.collective,
+                     target_.communicator->Create(spec, RankOf(spec, index_), comm.stream->stream(),
+                                                  (*target_.tells_failures)[plan.target]));
     return absl::OkStatus();
   }
 

@@ -196,7 +196,7 @@ struct LinkedDevice {
   std::vector<Comm> comms;
   std::vector<StreamComm> stream_comms;  // those of a phase lie together
   std::vector<uint32_t> joins;           // indices of stream_comms
-  // The order in which the device launches them in a step, by phase; empty: as they come.
+  // The order in which the device launches them in a step, by phase.
   std::vector<planner::LaunchRun> launches;
   // Where the device runs collectives itself, streams wait for each other's collectives. What waits
   // for what has to follow from the plan alone: it must not differ between devices. So floating
@@ -219,10 +219,9 @@ struct LinkTarget {
   transport::Endpoint* endpoint = nullptr;  // null where the device sends and receives nothing
   // Null: the host runs the collectives of the device. REQUIRES: null for a synchronous device.
   transport::Communicator* communicator = nullptr;
-  // With a communicator, the plan's (planner::OrderLaunches). Null: there is none, and no two
-  // collectives may share a sequence of launches (Communicator::Create).
+  // With a communicator, the plan's (planner::OrderLaunches).
   const planner::LaunchOrder* launch_order = nullptr;
-  // With a communicator, an entry for each of Plan::collectives; null: all tell failures.
+  // With a communicator, an entry for each of Plan::collectives.
   const std::vector<bool>* tells_failures = nullptr;
   std::array<Stream*, kNumLanes> streams = {};  // by Lane
 };

@@ -118,7 +118,7 @@ absl::Status LocalEngine::Open() {
   processors_ = PlaceDevices(options_.num_devices, options_.threads_per_device);
   accesses_.resize(options_.num_devices);
   communicators_.resize(options_.num_devices);
-  RETURN_IF_ERROR(OrderLaunches());
+  OrderLaunches();
   stage_peers_.resize(options_.num_devices);
   HostParts parts;
   parts.transport = transport_.get();
@@ -187,18 +187,15 @@ absl::Status LocalEngine::Open() {
 }
 
 // Without an order, the host runs the collectives: members that launch in different orders might
-// wait for each other, even with a communicator for each collective.
-absl::Status LocalEngine::OrderLaunches() {
+// wait for each other, even with a communicator for each collective. An order needs all devices.
+void LocalEngine::OrderLaunches() {
   if (options_.create_communicator == nullptr || options_.num_devices < plan_.devices.size()) {
-    return absl::OkStatus();
+    return;
   }
   absl::StatusOr<planner::LaunchOrder> order = planner::OrderLaunches(plan_, *options_.policies);
-  can_order_launches_ =
-      order.ok() && planner::CheckLaunchOrder(plan_, *options_.policies, *order).ok();
-  if (!can_order_launches_) return absl::OkStatus();
+  if (!order.ok() || !planner::CheckLaunchOrder(plan_, *options_.policies, *order).ok()) return;
   launch_order_ = *std::move(order);
   tells_failures_ = planner::CollectivesThatTellFailures(plan_);
-  return absl::OkStatus();
 }
 
 // An asynchronous device copies through the host's memory, of which several devices take at a time.
@@ -272,7 +269,7 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   const auto* kernels = is_checked                                  ? &checked_kernels_
                         : of_kind != options_.kernels_by_kind.end() ? of_kind->second.get()
                                                                     : options_.kernels;
-  if (options_.create_communicator != nullptr && can_order_launches_) {
+  if (launch_order_.has_value()) {
     if (device.is_synchronous()) {
       return absl::InvalidArgumentError(
           StrCat("device ", device_index, " of kind '", device.kind(),
@@ -288,7 +285,7 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
                   endpoint,
                   communicators_[index].get(),
                   launch_order_.has_value() ? &*launch_order_ : nullptr,
-                  launch_order_.has_value() ? &tells_failures_ : nullptr,
+                  &tells_failures_,
                   {}};
   parts.communication = memory_->communications[index].get();
   parts.stage = links_[index].get();

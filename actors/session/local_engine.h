@@ -118,7 +118,7 @@ class LocalEngine final : public Engine {
   LocalEngine(const planner::Plan& plan, std::unique_ptr<transport::Transport> transport,
               EngineObserver* observer, const LocalEngineOptions& options);
   absl::Status Open();
-  absl::Status OrderLaunches();
+  void OrderLaunches();
   absl::Status TakeStaging(uint32_t device_index);
   ArenaAccess& AccessTo(const planner::StatePlacement& placement) const {
     return *accesses_[placement.device - options_.first_device];
@@ -152,9 +152,8 @@ class LocalEngine final : public Engine {
   std::vector<std::vector<int>> processors_;            // of each device; empty: they share all
   std::vector<std::unique_ptr<ArenaAccess>> accesses_;  // likewise
   std::vector<std::unique_ptr<transport::Communicator>> communicators_;  // likewise
-  bool can_order_launches_ = true;                    // of collectives on streams
-  std::optional<planner::LaunchOrder> launch_order_;  // with communicators, where there is one
-  std::vector<bool> tells_failures_;                  // likewise, of each collective
+  std::optional<planner::LaunchOrder> launch_order_;  // null: the host runs the collectives
+  std::vector<bool> tells_failures_;                  // with an order, of each collective
   std::vector<std::unique_ptr<StageLink>> links_;
   std::vector<std::unique_ptr<StageLink>> remote_links_;  // of devices of other processes
   std::vector<std::vector<StagePeer>> stage_peers_;       // of each device

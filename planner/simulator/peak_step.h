@@ -13,8 +13,10 @@
 namespace penstock::planner {
 
 // The mean over the devices of the seconds that their kernels' flops take at the peak rate of the
-// type in which they compute. What the backward pass computes again does not count, as usual for
-// MFU (Chowdhery et al., "PaLM", 2022, appendix B). REQUIRES: the machine has the plan's devices.
+// type in which they compute. What a recompute pass adds does not count, as usual for MFU
+// (Chowdhery et al., "PaLM", 2022, appendix B); the gradient of attention counts as it is computed,
+// with the scores that it computes again, and so do elementwise operators. REQUIRES: the machine
+// has the plan's devices.
 double PeakStepSeconds(const Plan& plan, const graph::OpRegistry& ops, const Machine& machine);
 
 }  // namespace penstock::planner

@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
                      StageController::Create(checked, stage, policies, std::move(links)));
     harness->stages_.push_back(std::move(controller));
   }
-  if (options.has_stream_collectives && options.orders_launches) {
+  if (options.has_stream_collectives) {
     absl::StatusOr<planner::LaunchOrder> order = planner::OrderLaunches(checked, policies);
     if (order.ok()) harness->launch_order_ = *std::move(order);
     harness->tells_failures_ = planner::CollectivesThatTellFailures(checked);
@@ -107,14 +107,12 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
                     nullptr,
                     nullptr,
                     {}};
-    if (options.has_stream_collectives) {
+    if (harness->launch_order_.has_value()) {
       ASSIGN_OR_RETURN(harness->communicators_.emplace_back(),
                        create_communicator(i, *harness->devices_[i]));
       parts.target.communicator = harness->communicators_[i].get();
-      if (harness->launch_order_.has_value()) {
-        parts.target.launch_order = &*harness->launch_order_;
-        parts.target.tells_failures = &harness->tells_failures_;
-      }
+      parts.target.launch_order = &*harness->launch_order_;
+      parts.target.tells_failures = &harness->tells_failures_;
     }
     harness->communications_.push_back(
         std::make_unique<actors::DeviceCommunication>(endpoint, nullptr, nullptr));

@@ -28,8 +28,7 @@ namespace penstock::testing {
 struct HarnessOptions {
   uint64_t seed = 0;
   bool is_emulated = false;             // EmulatedDevice without a thread instead of CPU devices
-  bool has_stream_collectives = false;  // emulated devices run their collectives
-  bool orders_launches = true;          // of these, where there is an order
+  bool has_stream_collectives = false;  // emulated devices run them, where these have an order
   uint32_t acts_per_poll = 256;
   uint64_t firing_seed = 0;  // see ExecutorOptions
   size_t trace_capacity = 0;

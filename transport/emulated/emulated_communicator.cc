@@ -337,13 +337,13 @@ class EmulatedCollective final : public StreamCollective {
   uint64_t num_launched_ = 0;
 };
 
-// The groups of all communicators of a session, by channel, and their sequences; each lives as long
-// as its members.
+// The groups of all communicators of a session, by channel, and the sequences of launches, by
+// devices; each lives as long as its members.
 class Groups {
  public:
-  std::shared_ptr<Sequence> FindSequence(const CollectiveSpec& spec, uint32_t number) {
+  std::shared_ptr<Sequence> FindSequence(const CollectiveSpec& spec) {
     const absl::MutexLock lock(&mutex_);
-    std::weak_ptr<Sequence>& known = sequences_[{spec.devices, number}];
+    std::weak_ptr<Sequence>& known = sequences_[spec.devices];
     std::shared_ptr<Sequence> sequence = known.lock();
     if (sequence == nullptr) known = sequence = std::make_shared<Sequence>(spec.devices.size());
     return sequence;
@@ -367,8 +367,7 @@ class Groups {
  private:
   absl::Mutex mutex_;
   std::map<uint32_t, std::weak_ptr<Group>> groups_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::pair<std::vector<uint32_t>, uint32_t>, std::weak_ptr<Sequence>> sequences_
-      ABSL_GUARDED_BY(mutex_);
+  std::map<std::vector<uint32_t>, std::weak_ptr<Sequence>> sequences_ ABSL_GUARDED_BY(mutex_);
 };
 
 class EmulatedCommunicator final : public Communicator {
@@ -376,14 +375,14 @@ class EmulatedCommunicator final : public Communicator {
   EmulatedCommunicator(std::shared_ptr<Groups> groups, EmulatedDevice* device)
       : groups_(std::move(groups)), device_(device) {}
 
-  absl::StatusOr<std::unique_ptr<StreamCollective>> Create(
-      const CollectiveSpec& spec, int rank, Stream& stream,
-      StreamCollectiveOptions options) override {
+  absl::StatusOr<std::unique_ptr<StreamCollective>> Create(const CollectiveSpec& spec, int rank,
+                                                           Stream& stream,
+                                                           bool tells_failures) override {
     absl::StatusOr<std::shared_ptr<Group>> group = groups_->Find(spec);
     if (!group.ok()) return group.status();
     return std::make_unique<EmulatedCollective>(
-        *std::move(group), groups_->FindSequence(spec, options.sequence), rank, device_,
-        &dynamic_cast<EmulatedStream&>(stream), options.tells_failures);
+        *std::move(group), groups_->FindSequence(spec), rank, device_,
+        &dynamic_cast<EmulatedStream&>(stream), tells_failures);
   }
 
  private:

@@ -47,8 +47,8 @@ class EmulatedCommunicatorTest : public ::testing::TestWithParam<bool> {
       auto communicator = create(spec.devices[rank], *member.device);
       ASSERT_TRUE(communicator.ok()) << communicator.status();
       member.communicator = *std::move(communicator);
-      auto collective = member.communicator->Create(spec, static_cast<int>(rank), *member.stream,
-                                                    {.tells_failures = tells_failures});
+      auto collective =
+          member.communicator->Create(spec, static_cast<int>(rank), *member.stream, tells_failures);
       ASSERT_TRUE(collective.ok()) << collective.status();
       member.collective = *std::move(collective);
     }
@@ -207,50 +207,41 @@ TEST_P(EmulatedCommunicatorTest, RefusesLaunchesInAnotherOrder) {
   Join(first);
   CollectiveSpec second = first;
   second.channel = 8;
-  for (const bool shares_sequence : {true, false}) {
-    std::vector<std::unique_ptr<StreamCollective>> others;
-    std::vector<std::unique_ptr<Event>> events;
-    std::vector<std::unique_ptr<Stream>> streams;
-    for (int rank = 0; rank < 2; ++rank) {
-      Member& member = members_[rank];
-      events.push_back(member.device->CreateEvent());
-      streams.push_back(member.device->CreateStream());
-      auto other = member.communicator->Create(second, rank, *streams.back(),
-                                               {.sequence = shares_sequence ? 0u : 1u});
-      ASSERT_TRUE(other.ok()) << other.status();
-      others.push_back(*std::move(other));
-    }
-    const auto launch_other = [&](int rank) {
-      const testing::TensorPlaces places(second, rank, members_[rank].input->data(),
-                                         members_[rank].output->data());
-      const absl::Status status = others[rank]->Launch(
-          {places.inputs.data(), places.outputs.data(), /*is_poisoned=*/false, kNoLaunch});
-      streams[rank]->Record(events[rank].get());
-      return status;
-    };
-    if (shares_sequence) {
-      Launch(0);
-      EXPECT_EQ(launch_other(0), absl::OkStatus());
-      EXPECT_EQ(launch_other(1),
-                absl::FailedPreconditionError(
-                    "rank 1 launches the collective on channel 8 as number 0 of its communicator, "
-                    "and rank 0 has launched the one on channel 7: all members must launch in the "
-                    "same order"));
-      Launch(1);
-    } else {
-      EXPECT_EQ(launch_other(0), absl::OkStatus());
-      Launch(0);
-      Launch(1);
-      EXPECT_EQ(launch_other(1), absl::OkStatus());
-    }
-    AwaitAll();
-    const SteadyClock clock;
-    const int64_t deadline = clock.NowNs() + kTimeoutNs;
-    while (!events[0]->IsDone() || !events[1]->IsDone()) {
-      for (const std::unique_ptr<Stream>& stream : streams) stream->Poll();
-      for (const Member& member : members_) member.stream->Poll();
-      ASSERT_LT(clock.NowNs(), deadline) << "the collective does not end";
-    }
+  std::vector<std::unique_ptr<StreamCollective>> others;
+  std::vector<std::unique_ptr<Event>> events;
+  std::vector<std::unique_ptr<Stream>> streams;
+  for (int rank = 0; rank < 2; ++rank) {
+    Member& member = members_[rank];
+    events.push_back(member.device->CreateEvent());
+    streams.push_back(member.device->CreateStream());
+    auto other =
+        member.communicator->Create(second, rank, *streams.back(), /*tells_failures=*/true);
+    ASSERT_TRUE(other.ok()) << other.status();
+    others.push_back(*std::move(other));
+  }
+  const auto launch_other = [&](int rank) {
+    const testing::TensorPlaces places(second, rank, members_[rank].input->data(),
+                                       members_[rank].output->data());
+    const absl::Status status = others[rank]->Launch(
+        {places.inputs.data(), places.outputs.data(), /*is_poisoned=*/false, kNoLaunch});
+    streams[rank]->Record(events[rank].get());
+    return status;
+  };
+  Launch(0);
+  EXPECT_EQ(launch_other(0), absl::OkStatus());
+  EXPECT_EQ(launch_other(1),
+            absl::FailedPreconditionError(
+                "rank 1 launches the collective on channel 8 as number 0 of its communicator, and "
+                "rank 0 has launched the one on channel 7: all members must launch in the same "
+                "order"));
+  Launch(1);
+  AwaitAll();
+  const SteadyClock clock;
+  const int64_t deadline = clock.NowNs() + kTimeoutNs;
+  while (!events[0]->IsDone() || !events[1]->IsDone()) {
+    for (const std::unique_ptr<Stream>& stream : streams) stream->Poll();
+    for (const Member& member : members_) member.stream->Poll();
+    ASSERT_LT(clock.NowNs(), deadline) << "the collective does not end";
   }
 }
 

@@ -25,9 +25,6 @@ namespace {
 
 using DeviceList = std::vector<uint32_t>;
 
-// Of a communicator of NCCL: its devices, and StreamCollectiveOptions::sequence.
-using GroupKey = std::pair<DeviceList, uint32_t>;
-
 std::string Describe(const DeviceList& devices) {
   return StrCat("the devices ", StrJoin(devices, ", "));
 }
@@ -362,9 +359,9 @@ class NcclCollective final : public StreamCollective {
 class GroupIds {
  public:
   // The same for every member of a group, until all have it.
-  absl::StatusOr<ncclUniqueId> Take(const NcclApi& api, const GroupKey& key, int rank) {
+  absl::StatusOr<ncclUniqueId> Take(const NcclApi& api, const DeviceList& devices, int rank) {
     const absl::MutexLock lock(&mutex_);
-    Group& group = groups_[key];
+    Group& group = groups_[devices];
     // A member that comes again belongs to another session: the others of the last one never came.
     if (group.members.contains(rank)) group = {};
     if (group.members.empty()) {
@@ -376,7 +373,7 @@ class GroupIds {
     }
     group.members.insert(rank);
     const ncclUniqueId id = group.id;
-    if (group.members.size() == key.first.size()) groups_.erase(key);
+    if (group.members.size() == devices.size()) groups_.erase(devices);
     return id;
   }
 
@@ -387,7 +384,7 @@ class GroupIds {
   };
 
   absl::Mutex mutex_;
-  std::map<GroupKey, Group> groups_ ABSL_GUARDED_BY(mutex_);
+  std::map<DeviceList, Group> groups_ ABSL_GUARDED_BY(mutex_);
 };
 
 class NcclCommunicator final : public Communicator {
@@ -400,14 +397,14 @@ class NcclCommunicator final : public Communicator {
         device_(device),
         constants_(std::move(constants)) {}
   ~NcclCommunicator() override {
-    for (const auto& [key, group] : groups_) {
+    for (const auto& [devices, group] : groups_) {
       if (group != nullptr) group->Close();
     }
   }
 
-  absl::StatusOr<std::unique_ptr<StreamCollective>> Create(
-      const CollectiveSpec& spec, int rank, Stream& stream,
-      StreamCollectiveOptions options) override {
+  absl::StatusOr<std::unique_ptr<StreamCollective>> Create(const CollectiveSpec& spec, int rank,
+                                                           Stream& stream,
+                                                           bool tells_failures) override {
     auto* gpu_stream = dynamic_cast<GpuStream*>(&stream);
     if (gpu_stream == nullptr) {
       return absl::FailedPreconditionError(
@@ -415,23 +412,22 @@ class NcclCommunicator final : public Communicator {
     }
     ASSIGN_OR_RETURN(const ncclDataType_t type, TypeOf(spec));
     std::unique_ptr<Memory> flags;
-    if (options.tells_failures) {
+    if (tells_failures) {
       ASSIGN_OR_RETURN(flags, device_.Allocate(2 * sizeof(int32_t), MemoryKind::kDevice));
     }
     gpu_stream->handle();  // makes the device current
-    ASSIGN_OR_RETURN(std::shared_ptr<NcclGroup> group,
-                     GroupOf({spec.devices, options.sequence}, rank));
+    ASSIGN_OR_RETURN(std::shared_ptr<NcclGroup> group, GroupOf(spec.devices, rank));
     return std::make_unique<NcclCollective>(std::move(group), spec, rank, type, stream, *gpu_stream,
                                             std::move(flags), constants_);
   }
 
  private:
-  absl::StatusOr<std::shared_ptr<NcclGroup>> GroupOf(const GroupKey& key, int rank) {
-    std::shared_ptr<NcclGroup>& group = groups_[key];
+  absl::StatusOr<std::shared_ptr<NcclGroup>> GroupOf(const DeviceList& devices, int rank) {
+    std::shared_ptr<NcclGroup>& group = groups_[devices];
     if (group != nullptr) return group;
-    ASSIGN_OR_RETURN(const ncclUniqueId id, ids_->Take(api_, key, rank));
-    auto joined = std::make_shared<NcclGroup>(api_, options_, key.first);
-    RETURN_IF_ERROR(joined->Join(id, static_cast<int>(key.first.size()), rank));
+    ASSIGN_OR_RETURN(const ncclUniqueId id, ids_->Take(api_, devices, rank));
+    auto joined = std::make_shared<NcclGroup>(api_, options_, devices);
+    RETURN_IF_ERROR(joined->Join(id, static_cast<int>(devices.size()), rank));
     group = std::move(joined);
     return group;
   }
@@ -441,7 +437,7 @@ class NcclCommunicator final : public Communicator {
   const std::shared_ptr<GroupIds> ids_;
   Device& device_;
   const std::shared_ptr<Memory> constants_;
-  std::map<GroupKey, std::shared_ptr<NcclGroup>> groups_;
+  std::map<DeviceList, std::shared_ptr<NcclGroup>> groups_;
 };
 
 }  // namespace

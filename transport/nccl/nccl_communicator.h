@@ -1,6 +1,6 @@
-// Communicator through NCCL: one communicator of NCCL for each group of devices and sequence
-// (StreamCollectiveOptions), made once and shared by all their collectives. NCCL runs these in the
-// order of their launches and matches them by it.
+// Communicator through NCCL: one communicator of NCCL for each group of devices, made once and
+// shared by all collectives of the group. NCCL runs these in the order of their launches and
+// matches them by it.
 //
 // A group is joined without blocking. Creating a collective starts it; the first launch waits until
 // all members have joined, for at most NcclOptions::timeout. After an error of NCCL, or one that it

@@ -456,8 +456,8 @@ class Members {
       auto communicator = factory(spec.devices[rank], *member.device);
       EXPECT_TRUE(communicator.ok()) << communicator.status();
       member.communicator = *std::move(communicator);
-      auto collective = member.communicator->Create(spec, static_cast<int>(rank), *member.stream,
-                                                    {.tells_failures = tells_failures});
+      auto collective =
+          member.communicator->Create(spec, static_cast<int>(rank), *member.stream, tells_failures);
       EXPECT_TRUE(collective.ok()) << collective.status();
       member.collective = *std::move(collective);
     }
@@ -583,7 +583,8 @@ TEST_F(NcclCommunicatorTest, AGroupHasOneCommunicator) {
   std::vector<std::unique_ptr<StreamCollective>> others;
   for (size_t rank = 0; rank < 3; ++rank) {
     Member& member = (*members)[rank];
-    auto other = member.communicator->Create(spec, static_cast<int>(rank), *member.stream, {});
+    auto other = member.communicator->Create(spec, static_cast<int>(rank), *member.stream,
+                                             /*tells_failures=*/true);
     ASSERT_TRUE(other.ok()) << other.status();
     others.push_back(*std::move(other));
   }
@@ -594,7 +595,7 @@ TEST_F(NcclCommunicatorTest, AGroupHasOneCommunicator) {
 // Two all-reduces of the devices 0 and 1, each on a stream of its own, that rank 0 launches in one
 // order and rank 1 in the other. Terms are 1 and 10 of the first, 2 and 20 of the second. The sums
 // of rank 0, of the first and of the second.
-std::pair<float, float> SumsOfOppositeOrders(uint32_t second_sequence) {
+std::pair<float, float> SumsOfOppositeOrders() {
   const CommunicatorFactory factory = CreateNcclCommunicators(FakeApi(), {});
   CollectiveSpec spec = AllReduce(2);
   struct Part {
@@ -615,7 +616,7 @@ std::pair<float, float> SumsOfOppositeOrders(uint32_t second_sequence) {
       part.stream = gpus[rank].CreateStream();
       spec.channel = static_cast<uint32_t>(c);
       part.collective = *communicators[rank]->Create(spec, rank, *part.stream,
-                                                     {.sequence = c == 0 ? 0 : second_sequence});
+                                                     /*tells_failures=*/true);
     }
   }
   for (int place = 0; place < 2; ++place) {
@@ -637,14 +638,9 @@ std::pair<float, float> SumsOfOppositeOrders(uint32_t second_sequence) {
 }
 
 // Why the engine lays one order over the launches of a communicator (planner/plan/launch_order.h).
-TEST_F(NcclCommunicatorTest, MatchesLaunchesOfOneSequenceByTheirOrder) {
-  EXPECT_EQ(SumsOfOppositeOrders(/*second_sequence=*/0), std::pair(21.0f, 12.0f));  // wrong sums
+TEST_F(NcclCommunicatorTest, MatchesLaunchesByTheirOrder) {
+  EXPECT_EQ(SumsOfOppositeOrders(), std::pair(21.0f, 12.0f));  // wrong sums
   EXPECT_EQ(fake_.num_inits, 2);
-}
-
-TEST_F(NcclCommunicatorTest, LaunchesOfTwoSequencesMayComeInAnyOrder) {
-  EXPECT_EQ(SumsOfOppositeOrders(/*second_sequence=*/1), std::pair(11.0f, 22.0f));
-  EXPECT_EQ(fake_.num_inits, 4);
 }
 
 // A group of a single device: what a job on one GPU can show of NCCL.
@@ -764,15 +760,16 @@ TEST_F(NcclCommunicatorTest, RefusesWhatItCannotDo) {
   const std::unique_ptr<Stream> stream = cpu->CreateStream();
   auto communicator = factory(0, *cpu);
   ASSERT_TRUE(communicator.ok());
-  EXPECT_EQ((*communicator)->Create(AllReduce(1), 0, *stream, {}).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(
+      (*communicator)->Create(AllReduce(1), 0, *stream, /*tells_failures=*/true).status().code(),
+      absl::StatusCode::kFailedPrecondition);
   FakeGpu gpu;
   const std::unique_ptr<Stream> gpu_stream = gpu.CreateStream();
   CollectiveSpec bools = AllReduce(1);
   bools.dtype = DType::kBool;
   auto of_gpu = factory(0, gpu);
   ASSERT_TRUE(of_gpu.ok());
-  EXPECT_EQ((*of_gpu)->Create(bools, 0, *gpu_stream, {}).status(),
+  EXPECT_EQ((*of_gpu)->Create(bools, 0, *gpu_stream, /*tells_failures=*/true).status(),
             absl::UnimplementedError("NCCL has no sums and products of bool"));
 }
 
@@ -830,20 +827,6 @@ TEST(RealNcclTest, AgreesWithTheReference) {
     EXPECT_EQ(members.RunOnce(inputs), testing::ReferenceCollective(spec, inputs));
     if (HasFailure()) return;
   }
-}
-
-// A machine with one GPU has none for the collectives above.
-TEST(RealNcclTest, OneRankHasTheResultAlone) {
-  const kernels::GpuSystem gpus = kernels::FindGpus();
-  if (!gpus.status.ok()) GTEST_SKIP() << gpus.status.message();
-  const absl::StatusOr<CommunicatorFactory> factory = CreateNcclCommunicators();
-  if (!factory.ok()) GTEST_SKIP() << factory.status().message();
-  CollectiveSpec spec = AllReduce(1);
-  spec.dtype = DType::kI32;
-  Members members(
-      spec, *factory, [](int index) { return *kernels::CreateCudaDevice(index); }, 1);
-  const std::vector<Bytes> inputs = RandomInputs(spec, 100);
-  EXPECT_EQ(members.RunOnce(inputs), testing::ReferenceCollective(spec, inputs));
 }
 
 }  // namespace
