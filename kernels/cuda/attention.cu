@@ -1,5 +1,7 @@
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/simt.h"
+#include "kernels/cuda/tensor_attention.h"
 
 namespace penstock::kernels::cuda {
 namespace {
@@ -8,12 +10,6 @@ constexpr int kTile = kWarp;                                // rows of the other
 constexpr int kBlockRows = kRowsPerWarp * kAttentionWarps;  // rows of a block
 constexpr int kMaxColumns = static_cast<int>(kMaxHeadWidth) / kWarp;  // of a lane
 constexpr unsigned kAllLanes = 0xffffffffu;
-
-template <typename T>
-__device__ T* RowOf(const HeadTensor<T>& tensor, int64_t batch, int64_t head, int64_t row) {
-  return tensor.data + batch * tensor.strides.batch + head * tensor.strides.head +
-         row * tensor.strides.row;
-}
 
 // Rows [first, first + count) of `limit` rows, zeros beyond; `stride` floats apart in `to`. By all
 // threads of the block.
@@ -26,7 +22,7 @@ __device__ void LoadRows(const HeadTensor<const T>& from, int64_t batch, int64_t
     const int row = i / width;
     const int column = i % width;
     to[row * stride + column] =
-        first + row < limit ? Widen(RowOf(from, batch, head, first + row)[column]) : 0.0f;
+        first + row < limit ? Widen(HeadRow(from, batch, head, first + row)[column]) : 0.0f;
   }
 }
 
@@ -112,29 +108,6 @@ __device__ Place PlaceOf(int64_t block, int64_t heads, int64_t rows) {
   return {head / heads, head % heads, block % row_blocks * kBlockRows};
 }
 
-// Whether query i sees key j.
-__device__ bool Sees(const AttentionShape& shape, int64_t query, int64_t key) {
-  return query < shape.queries && key < shape.keys &&
-         (!shape.is_causal || key <= query + shape.causal_offset);
-}
-
-// The shape with the offset of one batch. Only that of a cache has starts.
-__device__ AttentionShape ShapeOfBatch(const AttentionShape& shape, int64_t batch) {
-  AttentionShape of_batch = shape;
-  if (shape.starts.data == nullptr) return of_batch;
-  of_batch.causal_offset += LoadIndex(shape.starts, batch);
-  const int64_t room = shape.keys - of_batch.causal_offset;
-  of_batch.queries = room < 0 ? 0 : room < shape.queries ? room : shape.queries;
-  return of_batch;
-}
-
-// Keys that some query below `last_query` sees.
-__device__ int64_t KeysSeen(const AttentionShape& shape, int64_t last_query) {
-  if (!shape.is_causal) return shape.keys;
-  const int64_t seen = last_query + shape.causal_offset;
-  return seen < 0 ? 0 : seen < shape.keys ? seen : shape.keys;
-}
-
 template <typename T, typename R>
 __global__ void AttentionKernel(AttentionShape whole, AttentionOperands<T, R> x, int64_t num_blocks,
                                 float scale) {
@@ -166,7 +139,7 @@ __global__ void AttentionKernel(AttentionShape whole, AttentionOperands<T, R> x,
       max[r] = x.lse_so_far[lse_begin + query];
       total[r] = max[r] == -INFINITY ? 0.0f : 1.0f;
       const R* row =
-          RowOf(HeadTensor<const R>{x.so_far, x.o.strides}, place.batch, place.head, query);
+          HeadRow(HeadTensor<const R>{x.so_far, x.o.strides}, place.batch, place.head, query);
       for (int c = 0; c < kMaxColumns; ++c) {
         const int column = lane + c * kWarp;
         if (column < width && total[r] > 0) sums.v[r][c] = Widen(row[column]);
@@ -203,7 +176,7 @@ __global__ void AttentionKernel(AttentionShape whole, AttentionOperands<T, R> x,
       if (query >= whole.queries) continue;
       const bool is_empty = max[r] == -INFINITY;
       StoreSums(sums, r, is_empty ? 0.0f : 1 / total[r], width,
-                RowOf(x.o, place.batch, place.head, query));
+                HeadRow(x.o, place.batch, place.head, query));
       if (lane == 0 && x.lse != nullptr) {
         x.lse[lse_begin + query] = is_empty ? -INFINITY : max[r] + logf(total[r]);
       }
@@ -238,8 +211,8 @@ __global__ void DeltaKernel(AttentionShape shape, AttentionGradOperands<T, R> x)
     const int64_t query = row % shape.queries;
     const int64_t head = row / shape.queries % shape.heads;
     const int64_t batch = row / shape.queries / shape.heads;
-    const T* o = RowOf(x.o, batch, head, query);
-    const T* d_o = RowOf(x.d_o, batch, head, query);
+    const T* o = HeadRow(x.o, batch, head, query);
+    const T* d_o = HeadRow(x.d_o, batch, head, query);
     float sum = 0;
     for (int64_t i = lane; i < shape.width; i += kWarp) sum += Widen(o[i]) * Widen(d_o[i]);
     sum = ReduceWarp(sum, SumOp());
@@ -305,7 +278,7 @@ __global__ void QueryGradKernel(AttentionShape shape, AttentionGradOperands<T, R
     for (int r = 0; r < kRowsPerWarp; ++r) {
       const int64_t query = place.first + first_of_warp + r;
       if (query < shape.queries) {
-        StoreSums(sums, r, 1, width, RowOf(x.dq, place.batch, place.head, query));
+        StoreSums(sums, r, 1, width, HeadRow(x.dq, place.batch, place.head, query));
       }
     }
   }
@@ -371,18 +344,14 @@ __global__ void KeyGradKernel(AttentionShape shape, AttentionGradOperands<T, R> 
     for (int r = 0; r < kRowsPerWarp; ++r) {
       const int64_t key = place.first + first_of_warp + r;
       if (key >= shape.keys) continue;
-      StoreSums(key_sums, r, 1, width, RowOf(x.dk, place.batch, place.head, key));
-      StoreSums(value_sums, r, 1, width, RowOf(x.dv, place.batch, place.head, key));
+      StoreSums(key_sums, r, 1, width, HeadRow(x.dk, place.batch, place.head, key));
+      StoreSums(value_sums, r, 1, width, HeadRow(x.dv, place.batch, place.head, key));
     }
   }
 }
 
 int64_t NumBlocks(int64_t batch, int64_t heads, int64_t rows) {
   return batch * heads * CeilDiv(rows, kBlockRows);
-}
-
-float ScaleOf(const AttentionShape& shape) {
-  return static_cast<float>(1 / std::sqrt(static_cast<double>(shape.width)));
 }
 
 }  // namespace
@@ -392,6 +361,9 @@ LaunchResult PrepareAttention() {
   LaunchResult result = AllowSharedMemory(&AttentionKernel<T, R>);
   if (result == 0) result = AllowSharedMemory(&QueryGradKernel<T, R>);
   if (result == 0) result = AllowSharedMemory(&KeyGradKernel<T, R>);
+  if constexpr (kIsHalf<T>) {
+    if (result == 0) result = PrepareTensorAttention<T>();
+  }
   return result;
 }
 
@@ -410,6 +382,9 @@ LaunchShape AttentionLaunch(int64_t batch, int64_t heads, int64_t rows, int64_t 
 template <typename T, typename R>
 LaunchResult LaunchAttention(StreamHandle stream, const AttentionShape& shape,
                              const AttentionOperands<T, R>& operands) {
+  if constexpr (kIsHalf<T>) {
+    if (IsForTensorCores(shape, operands)) return LaunchTensorAttention(stream, shape, operands);
+  }
   const int64_t blocks = NumBlocks(shape.batch, shape.heads, shape.queries);
   if (blocks == 0) return 0;
   return Launch(&AttentionKernel<T, R>,
@@ -427,6 +402,11 @@ LaunchResult LaunchCacheUpdate(StreamHandle stream, const CacheUpdate<T>& update
 template <typename T, typename R>
 LaunchResult LaunchAttentionGrad(StreamHandle stream, const AttentionShape& shape,
                                  const AttentionGradOperands<T, R>& operands) {
+  if constexpr (kIsHalf<T>) {
+    if (IsForTensorCores(shape, operands)) {
+      return LaunchTensorAttentionGrad(stream, shape, operands);
+    }
+  }
   const int64_t query_blocks = NumBlocks(shape.batch, shape.heads, shape.queries);
   const int64_t key_blocks = NumBlocks(shape.batch, shape.key_heads, shape.keys);
   const float scale = ScaleOf(shape);

@@ -109,10 +109,12 @@ struct ErrorState {
 
 class CudaEvent : public Event {
  public:
-  explicit CudaEvent(std::shared_ptr<const DeviceState> state) : state_(std::move(state)) {
+  CudaEvent(std::shared_ptr<const DeviceState> state, bool is_timed)
+      : state_(std::move(state)), is_timed_(is_timed) {
     creation_ = state_->Select();
     if (creation_ == cudaSuccess) {
-      creation_ = cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
+      creation_ =
+          cudaEventCreateWithFlags(&event_, is_timed ? cudaEventDefault : cudaEventDisableTiming);
     }
   }
   ~CudaEvent() override {
@@ -135,6 +137,17 @@ class CudaEvent : public Event {
     return true;
   }
   const StreamError* error() const override { return has_error_ ? &error_ : nullptr; }
+  int64_t NsSince(const Event& earlier) const override {
+    const auto& other = static_cast<const CudaEvent&>(earlier);
+    float milliseconds = 0;
+    if (!is_timed_ || !other.is_timed_ || state_->Select() != cudaSuccess) return -1;
+    const cudaError_t found = cudaEventElapsedTime(&milliseconds, other.event_, event_);
+    if (found != cudaSuccess) {
+      cudaGetLastError();  // that there is no time is no failure of the work
+      return -1;
+    }
+    return static_cast<int64_t>(1e6 * static_cast<double>(milliseconds));
+  }
 
   cudaEvent_t handle() const { return event_; }
   cudaError_t creation() const { return creation_; }
@@ -151,6 +164,7 @@ class CudaEvent : public Event {
 
  private:
   const std::shared_ptr<const DeviceState> state_;
+  const bool is_timed_;
   cudaEvent_t event_ = nullptr;
   cudaError_t creation_ = cudaSuccess;
   std::shared_ptr<ErrorState> errors_;  // of the recording stream
@@ -388,7 +402,12 @@ class CudaDeviceImpl : public CudaDevice {
 
   // A stream that could not be made carries the error to its events.
   std::unique_ptr<Stream> CreateStream() override { return std::make_unique<StreamImpl>(state_); }
-  std::unique_ptr<Event> CreateEvent() override { return std::make_unique<CudaEvent>(state_); }
+  std::unique_ptr<Event> CreateEvent() override {
+    return std::make_unique<CudaEvent>(state_, /*is_timed=*/false);
+  }
+  std::unique_ptr<Event> CreateTimedEvent() override {
+    return std::make_unique<CudaEvent>(state_, /*is_timed=*/true);
+  }
 
   Blas& blas() override { return *blas_; }
 

@@ -29,6 +29,7 @@
 #include "kernels/cuda/routing.cu"
 #include "kernels/cuda/rows.cu"
 #include "kernels/cuda/simulated_device.h"
+#include "kernels/cuda/tensor_attention.cu"
 #include "kernels/gpu.h"
 #include "penstock/penstock.h"
 #include "planner/compile.h"

@@ -31,7 +31,7 @@
 #define __host__
 #define __shared__ static
 #define __forceinline__ inline
-#define __launch_bounds__(max_threads)
+#define __launch_bounds__(...)
 
 namespace penstock::kernels::cuda::simulated {
 
@@ -154,6 +154,20 @@ class Block {
     return bits;
   }
 
+  // f(what every lane of the caller's warp has given, by its number). REQUIRES: whole warps.
+  template <typename F>
+  void WithWarp(const void* own, const F& f) {
+    const unsigned first = current_ / kWarp * kWarp;
+    threads_[current_].slot = reinterpret_cast<uintptr_t>(own);
+    Wait(State::kAtWarpBarrier);
+    f([this, first](unsigned lane) {
+      return reinterpret_cast<const void*>(threads_[first + lane].slot);
+    });
+    Wait(State::kAtWarpBarrier);
+  }
+
+  unsigned thread() const { return current_; }
+
   // Whether any thread of the block gave true.
   bool WaitForAny(bool value) {
     threads_[current_].slot = value ? 1 : 0;
@@ -270,6 +284,26 @@ class Block {
   unsigned current_ = 0;
 };
 
+// Copies that a thread has asked for and not waited for; shared memory keeps its garbage until then.
+struct LateCopy {
+  unsigned thread;
+  void* to;
+  const void* from;
+  size_t num_bytes;
+};
+inline std::vector<LateCopy> late_copies;
+
+inline void CopyLater(void* to, const void* from, size_t num_bytes) {
+  late_copies.push_back({running_block->thread(), to, from, num_bytes});
+}
+inline void FinishCopies() {
+  const unsigned thread = running_block->thread();
+  std::erase_if(late_copies, [thread](const LateCopy& copy) {
+    if (copy.thread == thread) std::memcpy(copy.to, copy.from, copy.num_bytes);
+    return copy.thread == thread;
+  });
+}
+
 // Runs a kernel to its end. Dynamic shared memory is full of garbage before every block; __shared__
 // variables keep what the block before has left.
 inline LaunchResult RunGrid(const LaunchShape& shape, const std::function<void()>& kernel) {
@@ -286,6 +320,7 @@ inline LaunchResult RunGrid(const LaunchShape& shape, const std::function<void()
       blockIdx = {x, y, 0};
       std::memset(shared_memory, 0x7f, shape.shared_bytes);
       block.Run(order);
+      late_copies.clear();
     }
   }
   shared_memory = nullptr;

@@ -215,6 +215,26 @@ inline void AddLargeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>
        F32({1, 2, 40}), F32({1, 2, 40, 36})},
       {{-1, 1}, {-1, 1}, {-1, 1}, {-1, 1}, {4, 6}, {-1, 1}});
   add("qkv_attention", {{"causal", true}}, {F32({2, 35, 3, 2, 16})});
+  // Several tiles of rows on both sides, of widths that tensor cores take.
+  for (const int64_t width : {16, 64, 72, 128}) {
+    const TensorType q = F32({1, 2, 150, width});
+    const TensorType k = F32({1, 1, 150, width});
+    const std::vector<std::pair<double, double>> ranges = {{-1, 1}, {-1, 1}, {-1, 1},
+                                                           {-1, 1}, {4, 6},  {-1, 1}};
+    for (const bool is_causal : {false, true}) {
+      add("attention", {{"causal", is_causal}}, {q, k, k}, {{-1, 1}, {-1, 1}, {-1, 1}});
+      add("attention_grad", {{"causal", is_causal}}, {q, k, k, q, F32({1, 2, 150}), q}, ranges);
+    }
+    const TensorType qkv = F32({2, 70, 3, 2, width});
+    const TensorType o = F32({2, 70, 2, width});
+    add("qkv_attention", {{"causal", true}}, {qkv});
+    add("qkv_attention_grad", {{"causal", true}}, {qkv, o, F32({2, 2, 70}), o},
+        {{-1, 1}, {-1, 1}, {4, 6}, {-1, 1}});
+  }
+  add("block_attention", {{"block", 80}, {"shift", 1}, {"causal", true}},
+      {F32({1, 160, 2, 16}), F32({1, 160, 2, 2, 16}), F32({1, 160, 2, 16}), F32({1, 2, 160})});
+  add("cached_attention", {}, {F32({2, 40, 3, 2, 16}), F32({2, 130, 2, 2, 16}), I64({2})},
+      {{-1, 1}, {-1, 1}, {60, 130}});
   // All columns of the lanes, more shared memory than a kernel has without asking, and odd widths.
   for (const int64_t width : {33, 128, 200, 256}) {
     const TensorType q = F32({1, 2, 21, width});
@@ -543,6 +563,10 @@ inline std::optional<KernelCheck> InHalves(const graph::OpRegistry& ops, const K
   const graph::Op* op = ops.Find(check.spec.op);
   if (op == nullptr || op->has_declared_type()) return std::nullopt;
   KernelCheck halves = check;
+  // Weights are rounded to the operands' type, also for results in f32.
+  if (check.spec.op.find("attention") != std::string::npos) {
+    halves.tolerance = dtype == DType::kBF16 ? 1e-2 : 2e-3;
+  }
   if (sums_f32) {
     halves.spec.attributes.Set("dtype", DType::kF32);
   } else if (halves.spec.attributes.Find("dtype") != nullptr) {
