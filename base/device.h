@@ -73,6 +73,13 @@ class Event {
   // The stream's error when it came to the event; null if it had none. It stays until the next
   // Record. REQUIRES: IsDone().
   virtual const StreamError* error() const = 0;
+  // From when its stream came to `earlier` until its own came to this, by the device's clock; -1
+  // where that is not known. REQUIRES: both are from CreateTimedEvent of one device, recorded and
+  // done.
+  virtual int64_t NsSince(const Event& earlier) const {
+    (void)earlier;
+    return -1;
+  }
 };
 
 enum class CopyKind : uint8_t { kHostToDevice, kDeviceToHost, kDeviceToDevice };
@@ -115,6 +122,9 @@ class Device {
 
   virtual std::unique_ptr<Stream> CreateStream() = 0;
   virtual std::unique_ptr<Event> CreateEvent() = 0;
+  // Events for NsSince, which may cost more to record; plain ones where the device measures
+  // nothing.
+  virtual std::unique_ptr<Event> CreateTimedEvent() { return CreateEvent(); }
 
   // The host threads that the device's kernels may use; null where kernels do not run on the host.
   virtual ThreadPool* thread_pool() { return nullptr; }

@@ -96,6 +96,9 @@ class EventImpl : public Event {
  public:
   bool IsDone() const override { return IsDone(num_records_); }
   const StreamError* error() const override { return has_error_ ? &error_ : nullptr; }
+  int64_t NsSince(const Event& earlier) const override {
+    return reached_ns_ - static_cast<const EventImpl&>(earlier).reached_ns_;
+  }
 
   bool IsDone(uint64_t num_records) const {
     return num_reached_.load(std::memory_order_acquire) >= num_records;
@@ -107,6 +110,7 @@ class EventImpl : public Event {
   void Reach(const StreamError* error) {
     has_error_ = error != nullptr;
     if (has_error_) error_ = *error;
+    reached_ns_ = SteadyClock().NowNs();
     num_reached_.store(num_reached_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
 
@@ -114,6 +118,7 @@ class EventImpl : public Event {
   uint64_t num_records_ = 0;  // used by the recording thread only
   bool has_error_ = false;
   StreamError error_;
+  int64_t reached_ns_ = 0;
   std::atomic<uint64_t> num_reached_{0};
 };
 

@@ -25,7 +25,7 @@ void DeviceExecutor::ReserveMarks(Device& device) {
   std::array<uint32_t, kNumLanes> sum = {};
   for (uint32_t p = 0; p < phases_.size(); ++p) {
     if (phases_[p].floating_stream != kNone) {
-      StreamOf(phases_[p]).SetCapacity(device, 2 * NumMarks(p));
+      StreamOf(phases_[p]).SetCapacity(device, 2 * NumMarks(p), is_tracing_);
       continue;
     }
     const auto lane = static_cast<size_t>(phases_[p].lane);
@@ -34,12 +34,14 @@ void DeviceExecutor::ReserveMarks(Device& device) {
   }
   for (size_t lane = 0; lane < kNumLanes; ++lane) {
     const bool is_floating = static_cast<Lane>(lane) == Lane::kFloating;
-    streams_[lane]->SetCapacity(device, is_floating ? 2 * sum[lane] : kLaunchAhead * most[lane]);
+    streams_[lane]->SetCapacity(device, is_floating ? 2 * sum[lane] : kLaunchAhead * most[lane],
+                                is_tracing_);
   }
   // A mark a run. As many instances of a phase as its lane has room for are under way, and as many
   // may have completed since their collectives were looked at.
   for (StreamComm& comm : stream_comms_) {
-    comm.stream->SetCapacity(device, 2 * StreamOf(phases_[PhaseOf(comm.actor)]).capacity());
+    comm.stream->SetCapacity(device, 2 * StreamOf(phases_[PhaseOf(comm.actor)]).capacity(),
+                             is_tracing_);
   }
   if (sources_.empty()) return;
   for (const Phase& phase : phases_) {
@@ -82,9 +84,8 @@ bool DeviceExecutor::PollStreams() {
     const StreamError* error = nullptr;
     while (const LaneStream::Mark* done = lane->Done(&error)) {
       const LaneStream::Mark mark = *done;
-      const int64_t now = clock_->NowNs();
       if (error != nullptr) FailStream(*error, mark);
-      lane->Pop();
+      const int64_t now = lane->Pop(clock_->NowNs());
       if (mark.actor == kNone) {
         Complete(mark, now);
       } else {
@@ -108,9 +109,8 @@ bool DeviceExecutor::PollStreamComms() {
     const StreamError* error = nullptr;
     while (const LaneStream::Mark* done = comm.stream->Done(&error)) {
       LaneStream::Mark run = *done;
-      const int64_t now = clock_->NowNs();
       if (error != nullptr) FailStream(*error, run);
-      comm.stream->Pop();
+      const int64_t now = comm.stream->Pop(clock_->NowNs());
       --num_stream_comms_running_;
       CountCommunication(comm.ordinal);
       run.begin_ns = std::max(run.begin_ns, std::exchange(comm.last_ns, now));

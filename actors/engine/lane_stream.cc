@@ -1,13 +1,19 @@
 #include "actors/engine/lane_stream.h"
 
+#include <algorithm>
+
 namespace penstock::actors {
 
 LaneStream::LaneStream(Device& device)
     : joint_(device.CreateEvent()), stream_(device.CreateStream()) {}
 
-void LaneStream::SetCapacity(Device& device, uint32_t capacity) {
-  marks_.resize(capacity);
-  while (events_.size() < capacity) events_.push_back(device.CreateEvent());
+void LaneStream::SetCapacity(Device& device, uint32_t capacity, bool is_timed) {
+  capacity_ = std::max(capacity, capacity_);
+  is_timed_ = is_timed;
+  marks_.resize(capacity_ + (is_timed ? 1 : 0));
+  while (events_.size() < marks_.size()) {
+    events_.push_back(is_timed ? device.CreateTimedEvent() : device.CreateEvent());
+  }
 }
 
 uint64_t LaneStream::Record(const Mark& mark) {
@@ -23,11 +29,19 @@ const LaneStream::Mark* LaneStream::Done(const StreamError** error) const {
   return &marks_[oldest_];
 }
 
-void LaneStream::Pop() {
+int64_t LaneStream::Pop(int64_t now) {
+  int64_t since = -1;
+  if (is_timed_ && num_popped_ > 0) {
+    const size_t last = (oldest_ + marks_.size() - 1) % marks_.size();
+    since = events_[oldest_]->NsSince(*events_[last]);
+  }
+  // What is seen earlier than the device's clock says corrects where that began.
+  last_ns_ = since < 0 ? now : std::min(now, last_ns_ + since);
   oldest_ = (oldest_ + 1) % marks_.size();
   --num_recorded_;
   --num_promised_;
   ++num_popped_;
+  return last_ns_;
 }
 
 void LaneStream::Follow(LaneStream& other) {

@@ -42,13 +42,14 @@ class LaneStream {
   // other are closed before any of them is destroyed, as their work uses each other's events.
   void Close() { stream_ = nullptr; }
 
-  // Marks that may be on their way at a time. REQUIRES: none is.
-  void SetCapacity(Device& device, uint32_t capacity);
+  // Marks that may be on their way at a time, timed by the device where it can. REQUIRES: none is,
+  // and `is_timed` is the same in all calls.
+  void SetCapacity(Device& device, uint32_t capacity, bool is_timed);
 
-  uint32_t capacity() const { return static_cast<uint32_t>(events_.size()); }
+  uint32_t capacity() const { return capacity_; }
 
   // Marks are promised before they are recorded, those of a phase instance together.
-  bool HasRoom(uint32_t count) const { return num_promised_ + count <= events_.size(); }
+  bool HasRoom(uint32_t count) const { return num_promised_ + count <= capacity_; }
   void Promise(uint32_t count) { num_promised_ += count; }
 
   // Returns the mark's number, counted from 0. REQUIRES: it was promised.
@@ -56,8 +57,9 @@ class LaneStream {
 
   // The oldest mark if the stream has come to it, else null; `error` is then the stream's, or null.
   const Mark* Done(const StreamError** error) const;
-  // Takes it. REQUIRES: Done() is not null.
-  void Pop();
+  // Takes it. Returns when the stream came to it: `now`, or an earlier time by the device's clock.
+  // REQUIRES: Done() is not null.
+  int64_t Pop(int64_t now);
 
   // The oldest mark that the stream has not come to, or null.
   const Mark* Pending() const { return num_recorded_ == 0 ? nullptr : &marks_[oldest_]; }
@@ -73,7 +75,10 @@ class LaneStream {
   std::unique_ptr<Event> joint_;                // of those that follow this one
   std::vector<std::unique_ptr<Event>> events_;  // of the marks
   std::unique_ptr<Stream> stream_;
-  std::vector<Mark> marks_;  // a ring
+  std::vector<Mark> marks_;  // a ring; the last one taken stays if marks are timed
+  uint32_t capacity_ = 0;
+  bool is_timed_ = false;
+  int64_t last_ns_ = 0;  // when the stream came to the last one taken
   uint32_t oldest_ = 0;
   uint32_t num_recorded_ = 0;
   uint64_t num_popped_ = 0;

@@ -18,7 +18,7 @@ class LaneStreamTest : public ::testing::Test {
     }
     const LaneStream::Mark mark = *lane.Done(&error);
     EXPECT_EQ(error == nullptr, !has_failed_);
-    lane.Pop();
+    lane.Pop(0);
     return mark;
   }
   // Has the stream fail at its next work.
@@ -35,7 +35,7 @@ class LaneStreamTest : public ::testing::Test {
 };
 
 TEST_F(LaneStreamTest, MarksComeBackInOrderWithinTheirRoom) {
-  lane_.SetCapacity(*device_, 3);
+  lane_.SetCapacity(*device_, 3, false);
   EXPECT_FALSE(lane_.HasRoom(4));
   for (uint32_t round = 0; round < 10; ++round) {
     ASSERT_TRUE(lane_.HasRoom(3));
@@ -57,7 +57,7 @@ TEST_F(LaneStreamTest, MarksComeBackInOrderWithinTheirRoom) {
 }
 
 TEST_F(LaneStreamTest, OneFollowsWhatAnotherHasBeenGiven) {
-  lane_.SetCapacity(*device_, 1);
+  lane_.SetCapacity(*device_, 1, false);
   const std::unique_ptr<Memory> memory = *device_->Allocate(sizeof(int), MemoryKind::kDevice);
   for (int i = 1; i <= 100; ++i) {
     const int value = i;
@@ -73,7 +73,7 @@ TEST_F(LaneStreamTest, OneFollowsWhatAnotherHasBeenGiven) {
 }
 
 TEST_F(LaneStreamTest, AnErrorComesWithTheMarksThatFollowIt) {
-  lane_.SetCapacity(*device_, 2);
+  lane_.SetCapacity(*device_, 2, false);
   lane_.Promise(2);
   lane_.Record({});
   Await(lane_);
@@ -81,6 +81,28 @@ TEST_F(LaneStreamTest, AnErrorComesWithTheMarksThatFollowIt) {
   lane_.Follow(other_);
   lane_.Record({.phase = 5});
   EXPECT_EQ(Await(lane_).phase, 5u);
+}
+
+TEST_F(LaneStreamTest, TheDeviceTellsTheTimeBetweenMarks) {
+  lane_.SetCapacity(*device_, 2, true);
+  constexpr int64_t kLater = int64_t{1} << 60;  // the host looks late
+  const auto take = [this](int64_t now) {
+    lane_.Promise(1);
+    lane_.Record({});
+    const StreamError* error = nullptr;
+    while (lane_.Done(&error) == nullptr) lane_.stream().Poll();
+    return lane_.Pop(now);
+  };
+  EXPECT_EQ(take(1000), 1000);  // there is none before it
+  int64_t last = 1000;
+  for (int i = 0; i < 10; ++i) {
+    const int64_t at = take(kLater);
+    EXPECT_GE(at, last);
+    EXPECT_LT(at, kLater);
+    last = at;
+  }
+  EXPECT_EQ(take(last - 100), last - 100);  // it was seen before the time that the device tells
+  EXPECT_LT(take(kLater), kLater);
 }
 
 }  // namespace
