@@ -163,19 +163,19 @@ struct Cut<AttentionPass::kForward, 128> {
 };
 template <>
 struct Cut<AttentionPass::kQueryGrad, 64> {
-  static constexpr int kWarps = 4, kTiles = 1, kOther = 64;
+  static constexpr int kWarps = 4, kTiles = 2, kOther = 32;
 };
 template <>
 struct Cut<AttentionPass::kQueryGrad, 128> {
-  static constexpr int kWarps = 4, kTiles = 1, kOther = 64;
+  static constexpr int kWarps = 4, kTiles = 1, kOther = 32;
 };
 template <>
 struct Cut<AttentionPass::kKeyGrad, 64> {
-  static constexpr int kWarps = 4, kTiles = 1, kOther = 64;
+  static constexpr int kWarps = 4, kTiles = 2, kOther = 32;
 };
 template <>
 struct Cut<AttentionPass::kKeyGrad, 128> {
-  static constexpr int kWarps = 4, kTiles = 1, kOther = 64;
+  static constexpr int kWarps = 4, kTiles = 1, kOther = 32;
 };
 template <AttentionPass kPass, int kWidth>
 constexpr int kBlockRowsOf = Cut<kPass, kWidth>::kWarps* Cut<kPass, kWidth>::kTiles* kMmaRows;
@@ -189,6 +189,57 @@ constexpr size_t SharedBytesOf() {
   constexpr int kOwn = kPass == AttentionPass::kForward ? 1 : 2;
   return sizeof(uint16_t) * kWidth *
          (kOwn * kBlockRowsOf<kPass, kWidth> + 4 * Cut<kPass, kWidth>::kOther);
+}
+
+// a b', of rows [row, row + 16 kTiles) of a and all of the product's columns as rows of b.
+template <typename T, int kWidth, int kTiles, int kColumns>
+__device__ void MultiplyRows(const SharedRows<T, kWidth>& a, int row,
+                             const SharedRows<T, kWidth>& b, int lane,
+                             FragmentC (&product)[kTiles][kColumns]) {
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) product[m][n] = {};
+  }
+#pragma unroll
+  for (int k = 0; k < kWidth / kMmaRows; ++k) {
+    FragmentA left[kTiles];
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) left[m] = a.LoadA(row + m * kMmaRows, k, lane);
+#pragma unroll
+    for (int n = 0; n < kColumns / 2; ++n) {
+      FragmentB right[2];
+      b.LoadB(n * kMmaRows, k, lane, right);
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) {
+        MultiplyAdd<T>(left[m], right[0], &product[m][2 * n]);
+        MultiplyAdd<T>(left[m], right[1], &product[m][2 * n + 1]);
+      }
+    }
+  }
+}
+
+// sums += weights b, of weights [16 kTiles, rows of b].
+template <typename T, int kWidth, int kTiles, int kColumns, int kSums>
+__device__ void AddProduct(const FragmentC (&weights)[kTiles][kColumns],
+                           const SharedRows<T, kWidth>& b, int lane,
+                           FragmentC (&sums)[kTiles][kSums]) {
+#pragma unroll
+  for (int k = 0; k < kColumns / 2; ++k) {
+    FragmentA left[kTiles];
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) left[m] = AsA<T>(weights[m][2 * k], weights[m][2 * k + 1]);
+#pragma unroll
+    for (int n = 0; n < kWidth / kMmaRows; ++n) {
+      FragmentB right[2];
+      b.LoadTransposedB(k * kMmaRows, n, lane, right);
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) {
+        MultiplyAdd<T>(left[m], right[0], &sums[m][2 * n]);
+        MultiplyAdd<T>(left[m], right[1], &sums[m][2 * n + 1]);
+      }
+    }
+  }
 }
 
 template <typename T, int kWidth>
@@ -263,25 +314,8 @@ __global__ void __launch_bounds__(kThreadsOf<AttentionPass::kForward, kWidth>)
         CopyHeadRows<kKeys>(x.v, place.batch, key_head, first_key + kKeys, end, width,
                             values[buffer ^ 1]);
       }
-      FragmentC scores[kTiles][kKeys / kMmaColumns] = {};
-#pragma unroll
-      for (int k = 0; k < kWidth / kMmaRows; ++k) {
-        FragmentA a[kTiles];
-#pragma unroll
-        for (int m = 0; m < kTiles; ++m) {
-          a[m] = queries.LoadA(first_of_warp + m * kMmaRows, k, lane);
-        }
-#pragma unroll
-        for (int n = 0; n < kKeys / kMmaRows; ++n) {
-          FragmentB b[2];
-          keys[buffer].LoadB(n * kMmaRows, k, lane, b);
-#pragma unroll
-          for (int m = 0; m < kTiles; ++m) {
-            MultiplyAdd<T>(a[m], b[0], &scores[m][2 * n]);
-            MultiplyAdd<T>(a[m], b[1], &scores[m][2 * n + 1]);
-          }
-        }
-      }
+      FragmentC scores[kTiles][kKeys / kMmaColumns];
+      MultiplyRows(queries, first_of_warp, keys[buffer], lane, scores);
       const bool is_cut = first_key + kKeys > end ||
                           (shape.is_causal && first_key + kKeys - 1 > diagonal + first_of_warp);
       if (is_cut) {
@@ -331,22 +365,7 @@ __global__ void __launch_bounds__(kThreadsOf<AttentionPass::kForward, kWidth>)
           }
         }
       }
-#pragma unroll
-      for (int k = 0; k < kKeys / kMmaRows; ++k) {
-        FragmentA a[kTiles];
-#pragma unroll
-        for (int m = 0; m < kTiles; ++m) a[m] = AsA<T>(scores[m][2 * k], scores[m][2 * k + 1]);
-#pragma unroll
-        for (int n = 0; n < kWidth / kMmaRows; ++n) {
-          FragmentB b[2];
-          values[buffer].LoadTransposedB(k * kMmaRows, n, lane, b);
-#pragma unroll
-          for (int m = 0; m < kTiles; ++m) {
-            MultiplyAdd<T>(a[m], b[0], &sums[m][2 * n]);
-            MultiplyAdd<T>(a[m], b[1], &sums[m][2 * n + 1]);
-          }
-        }
-      }
+      AddProduct<T>(scores, values[buffer], lane, sums);
     }
     WaitForCopies();  // where there was no key, of the queries
 
@@ -375,58 +394,22 @@ __global__ void __launch_bounds__(kThreadsOf<AttentionPass::kForward, kWidth>)
   }
 }
 
-// a b', of rows [row, row + 16) of a and rows of b.
-template <typename T, int kWidth, int kColumns>
-__device__ void MultiplyRows(const SharedRows<T, kWidth>& a, int row,
-                             const SharedRows<T, kWidth>& b, int lane,
-                             FragmentC (&product)[kColumns]) {
+// Rows [first, first + 16 kTiles) of the result, times a factor.
+template <typename T, int kTiles, int kSums>
+__device__ void StoreRows(const FragmentC (&sums)[kTiles][kSums], float factor,
+                          const AttentionResult& to, int64_t batch, int64_t head, int64_t first,
+                          int64_t limit, int width, int lane) {
 #pragma unroll
-  for (int n = 0; n < kColumns; ++n) product[n] = {};
-#pragma unroll
-  for (int k = 0; k < kWidth / kMmaRows; ++k) {
-    const FragmentA left = a.LoadA(row, k, lane);
-#pragma unroll
-    for (int n = 0; n < kColumns / 2; ++n) {
-      FragmentB right[2];
-      b.LoadB(n * kMmaRows, k, lane, right);
-      MultiplyAdd<T>(left, right[0], &product[2 * n]);
-      MultiplyAdd<T>(left, right[1], &product[2 * n + 1]);
-    }
-  }
-}
-
-// sums += weights b, of weights [16, rows of b].
-template <typename T, int kWidth, int kColumns, int kSums>
-__device__ void AddProduct(const FragmentC (&weights)[kColumns], const SharedRows<T, kWidth>& b,
-                           int lane, FragmentC (&sums)[kSums]) {
-#pragma unroll
-  for (int k = 0; k < kColumns / 2; ++k) {
-    const FragmentA left = AsA<T>(weights[2 * k], weights[2 * k + 1]);
-#pragma unroll
-    for (int n = 0; n < kWidth / kMmaRows; ++n) {
-      FragmentB right[2];
-      b.LoadTransposedB(k * kMmaRows, n, lane, right);
-      MultiplyAdd<T>(left, right[0], &sums[2 * n]);
-      MultiplyAdd<T>(left, right[1], &sums[2 * n + 1]);
-    }
-  }
-}
-
-// Row `first` + lane / 4 and that + 8 of the result, times a factor.
-template <typename T, int kSums>
-__device__ void StoreRows(const FragmentC (&sums)[kSums], float factor, const AttentionResult& to,
-                          int64_t batch, int64_t head, int64_t first, int64_t limit, int width,
-                          int lane) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int64_t row = first + lane / 4 + h * 8;
+  for (int half = 0; half < 2 * kTiles; ++half) {
+    const int64_t row = first + lane / 4 + half * 8;
     if (row >= limit) continue;
 #pragma unroll
     for (int n = 0; n < kSums; ++n) {
       const int column = n * kMmaColumns + lane % 4 * 2;
       if (column >= width) continue;
-      StorePair<T>(to, batch, head, row, column, sums[n].v[2 * h] * factor,
-                   sums[n].v[2 * h + 1] * factor);
+      const FragmentC& sum = sums[half / 2][n];
+      StorePair<T>(to, batch, head, row, column, sum.v[half % 2 * 2] * factor,
+                   sum.v[half % 2 * 2 + 1] * factor);
     }
   }
 }
@@ -438,8 +421,8 @@ __global__ void __launch_bounds__(kThreadsOf<AttentionPass::kQueryGrad, kWidth>)
                           int64_t num_blocks, float scale) {
   using Sizes = Cut<AttentionPass::kQueryGrad, kWidth>;
   constexpr int kKeys = Sizes::kOther;
+  constexpr int kTiles = Sizes::kTiles;
   constexpr int kRows = kBlockRowsOf<AttentionPass::kQueryGrad, kWidth>;
-  static_assert(Sizes::kTiles == 1);
   __shared__ float shared_deltas[kRows];
   T* shared = SharedMemory<T>();
   const SharedRows<T, kWidth> queries = {shared};
@@ -451,7 +434,7 @@ __global__ void __launch_bounds__(kThreadsOf<AttentionPass::kQueryGrad, kWidth>)
   const SharedRows<T, kWidth> values[2] = {{shared}, {shared + kKeys * kWidth}};
   const int width = static_cast<int>(shape.width);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int first_of_warp = static_cast<int>(threadIdx.x) / kWarp * kMmaRows;
+  const int first_of_warp = static_cast<int>(threadIdx.x) / kWarp * kTiles * kMmaRows;
   const float scale_log2 = scale * kLog2E;
 
   for (int64_t block = blockIdx.x; block < num_blocks; block += gridDim.x) {
@@ -488,18 +471,18 @@ __global__ void __launch_bounds__(kThreadsOf<AttentionPass::kQueryGrad, kWidth>)
       shared_deltas[row] = delta;
     }
     __syncthreads();
-    float lse[2];  // in powers of 2
-    float delta[2];
+    float lse[2 * kTiles];  // in powers of 2; of rows lane / 4, that + 8, ...
+    float delta[2 * kTiles];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = first_of_warp + lane / 4 + h * 8;
-      lse[h] = place.first + row < shape.queries
-                   ? x.lse[of_head * shape.lse_rows + place.first + row] * kLog2E
-                   : INFINITY;
-      delta[h] = shared_deltas[row];
+    for (int half = 0; half < 2 * kTiles; ++half) {
+      const int row = first_of_warp + lane / 4 + half * 8;
+      lse[half] = place.first + row < shape.queries
+                      ? x.lse[of_head * shape.lse_rows + place.first + row] * kLog2E
+                      : INFINITY;
+      delta[half] = shared_deltas[row];
     }
 
-    FragmentC sums[kWidth / kMmaColumns] = {};
+    FragmentC sums[kTiles][kWidth / kMmaColumns] = {};
     int buffer = 0;
     for (int64_t first_key = 0; first_key < end; first_key += kKeys, buffer ^= 1) {
       if (first_key > 0) {
@@ -512,24 +495,28 @@ __global__ void __launch_bounds__(kThreadsOf<AttentionPass::kQueryGrad, kWidth>)
         CopyHeadRows<kKeys>(x.v, place.batch, key_head, first_key + kKeys, end, width,
                             values[buffer ^ 1]);
       }
-      FragmentC weights[kKeys / kMmaColumns];
-      FragmentC slopes[kKeys / kMmaColumns];
+      FragmentC weights[kTiles][kKeys / kMmaColumns];
+      FragmentC slopes[kTiles][kKeys / kMmaColumns];
       MultiplyRows(queries, first_of_warp, keys[buffer], lane, weights);
       MultiplyRows(d_o, first_of_warp, values[buffer], lane, slopes);
       const bool is_cut = first_key + kKeys > end ||
                           (shape.is_causal && first_key + kKeys - 1 > diagonal + first_of_warp);
 #pragma unroll
-      for (int n = 0; n < kKeys / kMmaColumns; ++n) {
+      for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float weight = Exp2(weights[n].v[i] * scale_log2 - lse[i / 2]);
-          float slope = weight * (slopes[n].v[i] - delta[i / 2]);
-          if (is_cut) {
-            const int64_t key = first_key + n * kMmaColumns + lane % 4 * 2 + i % 2;
-            const int row = first_of_warp + lane / 4 + i / 2 * 8;
-            if (key >= end || (shape.is_causal && key > row + diagonal)) slope = 0;
+        for (int n = 0; n < kKeys / kMmaColumns; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int half = 2 * m + i / 2;
+            const float weight = Exp2(weights[m][n].v[i] * scale_log2 - lse[half]);
+            float slope = weight * (slopes[m][n].v[i] - delta[half]);
+            if (is_cut) {
+              const int64_t key = first_key + n * kMmaColumns + lane % 4 * 2 + i % 2;
+              const int row = first_of_warp + lane / 4 + half * 8;
+              if (key >= end || (shape.is_causal && key > row + diagonal)) slope = 0;
+            }
+            slopes[m][n].v[i] = slope;
           }
-          slopes[n].v[i] = slope;
         }
       }
       AddProduct<T>(slopes, keys[buffer], lane, sums);
@@ -546,8 +533,8 @@ __global__ void __launch_bounds__(kThreadsOf<AttentionPass::kKeyGrad, kWidth>)
                         float scale) {
   using Sizes = Cut<AttentionPass::kKeyGrad, kWidth>;
   constexpr int kQueries = Sizes::kOther;
+  constexpr int kTiles = Sizes::kTiles;
   constexpr int kRows = kBlockRowsOf<AttentionPass::kKeyGrad, kWidth>;
-  static_assert(Sizes::kTiles == 1);
   __shared__ float shared_lse[2][kQueries];  // in powers of 2
   __shared__ float shared_deltas[2][kQueries];
   T* shared = SharedMemory<T>();
@@ -560,7 +547,7 @@ __global__ void __launch_bounds__(kThreadsOf<AttentionPass::kKeyGrad, kWidth>)
   const SharedRows<T, kWidth> d_o[2] = {{shared}, {shared + kQueries * kWidth}};
   const int width = static_cast<int>(shape.width);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int first_of_warp = static_cast<int>(threadIdx.x) / kWarp * kMmaRows;
+  const int first_of_warp = static_cast<int>(threadIdx.x) / kWarp * kTiles * kMmaRows;
   const float scale_log2 = scale * kLog2E;
   const int64_t heads_per_key = shape.heads / shape.key_heads;
 
@@ -593,34 +580,36 @@ __global__ void __launch_bounds__(kThreadsOf<AttentionPass::kKeyGrad, kWidth>)
     CopyHeadRows<kRows>(x.k, place.batch, place.head, place.first, shape.keys, width, keys);
     CopyHeadRows<kRows>(x.v, place.batch, place.head, place.first, shape.keys, width, values);
     if (num_tiles > 0) load(0, 0);
-    FragmentC key_sums[kWidth / kMmaColumns] = {};
-    FragmentC value_sums[kWidth / kMmaColumns] = {};
+    FragmentC key_sums[kTiles][kWidth / kMmaColumns] = {};
+    FragmentC value_sums[kTiles][kWidth / kMmaColumns] = {};
     for (int64_t tile = 0; tile < num_tiles; ++tile) {
       const int buffer = static_cast<int>(tile & 1);
       WaitForCopies();
       __syncthreads();  // all have read the other buffer, too
       if (tile + 1 < num_tiles) load(tile + 1, buffer ^ 1);
-      FragmentC weights[kQueries / kMmaColumns];
-      FragmentC slopes[kQueries / kMmaColumns];
+      FragmentC weights[kTiles][kQueries / kMmaColumns];
+      FragmentC slopes[kTiles][kQueries / kMmaColumns];
       MultiplyRows(keys, first_of_warp, queries[buffer], lane, weights);
       MultiplyRows(values, first_of_warp, d_o[buffer], lane, slopes);
       // Key `place.first + i` is seen from query i + diagonal of the tile on.
       const int64_t begin = first_query + tile % tiles_a_head * kQueries;
       const int64_t diagonal = shape.is_causal ? place.first - shape.causal_offset - begin : -kRows;
       const int64_t end = shape.queries - begin;
-      const bool is_cut = end < kQueries || first_of_warp + kMmaRows - 1 + diagonal > 0;
+      const bool is_cut = end < kQueries || first_of_warp + kTiles * kMmaRows - 1 + diagonal > 0;
 #pragma unroll
-      for (int n = 0; n < kQueries / kMmaColumns; ++n) {
+      for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int query = n * kMmaColumns + lane % 4 * 2 + i % 2;
-          float weight = Exp2(weights[n].v[i] * scale_log2 - shared_lse[buffer][query]);
-          float slope = weight * (slopes[n].v[i] - shared_deltas[buffer][query]);
-          if (is_cut && (query >= end || first_of_warp + lane / 4 + i / 2 * 8 + diagonal > query)) {
-            weight = slope = 0;
+        for (int n = 0; n < kQueries / kMmaColumns; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int query = n * kMmaColumns + lane % 4 * 2 + i % 2;
+            const int row = first_of_warp + m * kMmaRows + lane / 4 + i / 2 * 8;
+            float weight = Exp2(weights[m][n].v[i] * scale_log2 - shared_lse[buffer][query]);
+            float slope = weight * (slopes[m][n].v[i] - shared_deltas[buffer][query]);
+            if (is_cut && (query >= end || row + diagonal > query)) weight = slope = 0;
+            weights[m][n].v[i] = weight;
+            slopes[m][n].v[i] = slope;
           }
-          weights[n].v[i] = weight;
-          slopes[n].v[i] = slope;
         }
       }
       AddProduct<T>(weights, d_o[buffer], lane, value_sums);
@@ -784,18 +773,37 @@ LaunchResult LaunchTensorAttentionGrad(StreamHandle stream, const AttentionShape
 
 // ---- Instances.
 
-#define PENSTOCK_TENSOR_ATTENTION(T, R)                                                      \
-  template bool IsForTensorCores(const AttentionShape&, const AttentionOperands<T, R>&);     \
-  template bool IsForTensorCores(const AttentionShape&, const AttentionGradOperands<T, R>&); \
-  template LaunchResult LaunchTensorAttention(StreamHandle, const AttentionShape&,           \
-                                              const AttentionOperands<T, R>&);               \
-  template LaunchResult LaunchTensorAttentionGrad(StreamHandle, const AttentionShape&,       \
-                                                  const AttentionGradOperands<T, R>&);
-PENSTOCK_TENSOR_ATTENTION(BFloat16, BFloat16)
-PENSTOCK_TENSOR_ATTENTION(BFloat16, float)
-PENSTOCK_TENSOR_ATTENTION(Float16, Float16)
-PENSTOCK_TENSOR_ATTENTION(Float16, float)
-#undef PENSTOCK_TENSOR_ATTENTION
+template bool IsForTensorCores(const AttentionShape&, const AttentionOperands<BFloat16, BFloat16>&);
+template bool IsForTensorCores(const AttentionShape&,
+                               const AttentionGradOperands<BFloat16, BFloat16>&);
+template LaunchResult LaunchTensorAttention(StreamHandle, const AttentionShape&,
+                                            const AttentionOperands<BFloat16, BFloat16>&);
+template LaunchResult LaunchTensorAttentionGrad(StreamHandle, const AttentionShape&,
+                                                const AttentionGradOperands<BFloat16, BFloat16>&);
+
+template bool IsForTensorCores(const AttentionShape&, const AttentionOperands<BFloat16, float>&);
+template bool IsForTensorCores(const AttentionShape&,
+                               const AttentionGradOperands<BFloat16, float>&);
+template LaunchResult LaunchTensorAttention(StreamHandle, const AttentionShape&,
+                                            const AttentionOperands<BFloat16, float>&);
+template LaunchResult LaunchTensorAttentionGrad(StreamHandle, const AttentionShape&,
+                                                const AttentionGradOperands<BFloat16, float>&);
+
+template bool IsForTensorCores(const AttentionShape&, const AttentionOperands<Float16, Float16>&);
+template bool IsForTensorCores(const AttentionShape&,
+                               const AttentionGradOperands<Float16, Float16>&);
+template LaunchResult LaunchTensorAttention(StreamHandle, const AttentionShape&,
+                                            const AttentionOperands<Float16, Float16>&);
+template LaunchResult LaunchTensorAttentionGrad(StreamHandle, const AttentionShape&,
+                                                const AttentionGradOperands<Float16, Float16>&);
+
+template bool IsForTensorCores(const AttentionShape&, const AttentionOperands<Float16, float>&);
+template bool IsForTensorCores(const AttentionShape&, const AttentionGradOperands<Float16, float>&);
+template LaunchResult LaunchTensorAttention(StreamHandle, const AttentionShape&,
+                                            const AttentionOperands<Float16, float>&);
+template LaunchResult LaunchTensorAttentionGrad(StreamHandle, const AttentionShape&,
+                                                const AttentionGradOperands<Float16, float>&);
+
 template LaunchResult PrepareTensorAttention<BFloat16>();
 template LaunchResult PrepareTensorAttention<Float16>();
 
