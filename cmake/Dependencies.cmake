@@ -83,7 +83,12 @@ if(PENSTOCK_BUILD_CUDA)
   find_path(PENSTOCK_NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   # Likewise (kernels/cudnn/cudnn_api.h).
   find_path(PENSTOCK_CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-  mark_as_advanced(PENSTOCK_NCCL_INCLUDE_DIR PENSTOCK_CUDNN_INCLUDE_DIR)
+  # The header-only frontend of cuDNN (kernels/cudnn_frontend/), which scripts/fetch-cudnn-frontend
+  # gets. The folder has to be called include: its files rely on that.
+  find_path(PENSTOCK_CUDNN_FRONTEND cudnn_frontend.h
+    HINTS "${CMAKE_CURRENT_LIST_DIR}/../build/cudnn_frontend/include"
+    DOC "The folder of cudnn_frontend.h: attention by cuDNN")
+  mark_as_advanced(PENSTOCK_NCCL_INCLUDE_DIR PENSTOCK_CUDNN_INCLUDE_DIR PENSTOCK_CUDNN_FRONTEND)
 endif()
 if(PENSTOCK_BUILD_CUDA AND PENSTOCK_NCCL_INCLUDE_DIR)
   set(PENSTOCK_BUILD_NCCL ON)
@@ -94,4 +99,9 @@ if(PENSTOCK_BUILD_CUDA AND PENSTOCK_CUDNN_INCLUDE_DIR)
   set(PENSTOCK_BUILD_CUDNN ON)
 else()
   set(PENSTOCK_BUILD_CUDNN OFF)
+endif()
+if(PENSTOCK_BUILD_CUDNN AND PENSTOCK_CUDNN_FRONTEND)
+  set(PENSTOCK_BUILD_CUDNN_FRONTEND ON)
+else()
+  set(PENSTOCK_BUILD_CUDNN_FRONTEND OFF)
 endif()

@@ -2,8 +2,8 @@
 
 # penstock_sources(out): the sources of the current folder, tests left out; the folders cuda/ count
 # only where CUDA is built, and folders no_cuda/ only where it is not; likewise nccl/ and no_nccl/.
-# Of cudnn/ and no_cudnn/, which belong to CUDA, builds without CUDA have neither. no_onednn/ stands in
-# for kernels/cpu/onednn*.
+# Of cudnn/ and no_cudnn/, which belong to CUDA, builds without CUDA have neither; likewise of
+# cudnn_frontend/ and no_cudnn_frontend/. no_onednn/ stands in for kernels/cpu/onednn*.
 function(penstock_sources out)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS
     "${CMAKE_CURRENT_SOURCE_DIR}/*.cc" "${CMAKE_CURRENT_SOURCE_DIR}/*.cu")
@@ -37,6 +37,13 @@ function(penstock_filter_backends name)
   else()
     list(FILTER files EXCLUDE REGEX "/(no_)?cudnn/[^/]*$")
   endif()
+  if(PENSTOCK_BUILD_CUDNN_FRONTEND)
+    list(FILTER files EXCLUDE REGEX "/no_cudnn_frontend/[^/]*$")
+  elseif(PENSTOCK_BUILD_CUDA)
+    list(FILTER files EXCLUDE REGEX "/cudnn_frontend/[^/]*$")
+  else()
+    list(FILTER files EXCLUDE REGEX "/(no_)?cudnn_frontend/[^/]*$")
+  endif()
   set(${name} "${files}" PARENT_SCOPE)
 endfunction()
 
@@ -49,8 +56,8 @@ endfunction()
 #
 # INSTALL puts the library and its public headers into the installed package: PUBLIC_HEADERS where
 # they are given, otherwise all of the folder's headers but *_internal.h and those of the backends
-# (folders named ucx/, cuda/, cudnn/ or nccl/), which tests/layering_check.py lets include their
-# libraries.
+# (folders named ucx/, cuda/, cudnn/, cudnn_frontend/ or nccl/), which tests/layering_check.py lets
+# include their libraries.
 #
 # CUDA names what the library links, privately, where CUDA is built.
 #
@@ -113,7 +120,7 @@ function(penstock_folder_library folder)
     set(headers ${arg_PUBLIC_HEADERS})
     if(NOT headers)
       file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" "*.h")
-      list(FILTER headers EXCLUDE REGEX "_internal\\.h$|(^|/)(ucx|cuda|cudnn|nccl)/")
+      list(FILTER headers EXCLUDE REGEX "_internal\\.h$|(^|/)(ucx|cuda|cudnn|cudnn_frontend|nccl)/")
     endif()
     foreach(header IN LISTS headers)
       cmake_path(GET header PARENT_PATH subfolder)
@@ -124,13 +131,13 @@ function(penstock_folder_library folder)
 endfunction()
 
 # penstock_link_cuda(target sources libs...): what links `target` links the libraries of CUDA, too;
-# only the sources in folders cuda/, cudnn/ and nccl/ see their headers, so that all others are
-# compiled as they are without CUDA.
+# only the sources in folders cuda/, cudnn/, cudnn_frontend/ and nccl/ see their headers, so that all
+# others are compiled as they are without CUDA.
 function(penstock_link_cuda target sources)
   foreach(library IN LISTS ARGN)
     target_link_libraries(${target} INTERFACE "$<LINK_ONLY:${library}>")
   endforeach()
-  list(FILTER sources INCLUDE REGEX "/(cuda|cudnn|nccl)/[^/]*$")
+  list(FILTER sources INCLUDE REGEX "/(cuda|cudnn|cudnn_frontend|nccl)/[^/]*$")
   set(folders ${CUDAToolkit_INCLUDE_DIRS})
   if(PENSTOCK_BUILD_NCCL)
     list(APPEND folders "${PENSTOCK_NCCL_INCLUDE_DIR}")
@@ -139,6 +146,12 @@ function(penstock_link_cuda target sources)
     list(APPEND folders "${PENSTOCK_CUDNN_INCLUDE_DIR}")
   endif()
   set_source_files_properties(${sources} PROPERTIES INCLUDE_DIRECTORIES "${folders}")
+  if(PENSTOCK_BUILD_CUDNN_FRONTEND)
+    # As a system folder: warnings in these headers are not ours.
+    list(FILTER sources INCLUDE REGEX "/cudnn_frontend/[^/]*$")
+    set_source_files_properties(${sources} PROPERTIES
+      COMPILE_OPTIONS "-isystem;${PENSTOCK_CUDNN_FRONTEND}")
+  endif()
 endfunction()
 
 # penstock_link_whole_runtime(program): the program has all of what plug-in libraries may call

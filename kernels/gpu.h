@@ -41,7 +41,8 @@ struct GpuSystem {
 // takes some tenths of a second.
 GpuSystem FindGpus();
 
-// What computes convolutions on GPUs: "cuDNN 9.19", or "no cuDNN" and why. Loads it.
+// What computes convolutions and attention on GPUs: "cuDNN 9.19 (convolutions, attention)", or "no
+// cuDNN" and why. Loads it.
 std::string DescribeCudnn();
 
 // Kernels of GPUs. Empty where CUDA is not built.

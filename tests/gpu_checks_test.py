@@ -210,6 +210,9 @@ class GpuChecksTest(unittest.TestCase):
         done = self.check("cudnn")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("filter *conv2d*", done.stdout)
+        self.assertNotIn("filter *attention*", done.stdout)
+        self.program("penstock", "#!/bin/sh\necho 'cuDNN 9.19 (convolutions, attention)'\n")
+        self.assertIn("filter *attention*", self.check("cudnn").stdout)
 
     def test_sanitizers_see_some_cases_of_each_operator(self):
         self.program("cuda_kernels_test", CASES)

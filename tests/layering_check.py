@@ -10,8 +10,8 @@ Prints `file:line: reason` for each violation and exits with status 1 if there i
     Files named *_test.* and the folder tests/ are exempt.
  2. A quoted include of one of our files is written from the repository root.
  3. A public header includes no header of a library that is meant to be replaceable, and declares
-    none of its types, but for FORWARD_DECLARED. Headers in folders named ucx/, cuda/, cudnn/ or
-    nccl/ and headers named *_internal.h are not public.
+    none of its types, but for FORWARD_DECLARED. Headers in folders named ucx/, cuda/, cudnn/,
+    cudnn_frontend/ or nccl/ and headers named *_internal.h are not public.
  4. There are no macros with parameters outside of tests and the files in MACRO_FILES.
  5. Files and folders are named in snake_case, sources end in .h, .cc or .cu.
  6. A header has the guard PENSTOCK_<PATH>_H_.
@@ -73,7 +73,7 @@ FORWARD_DECLARED = {
     # Devices of users take and give streams of their GPU.
     "base/gpu_stream.h": "CUstream_st",
 }
-PRIVATE_FOLDERS = ("ucx", "cuda", "cudnn", "nccl")
+PRIVATE_FOLDERS = ("ucx", "cuda", "cudnn", "cudnn_frontend", "nccl")
 
 # Files that exist to define macros, each for something that a function cannot do.
 MACRO_FILES = (

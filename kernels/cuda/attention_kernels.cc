@@ -1,9 +1,12 @@
 // Attention in all its layouts: heads [b, h, s, d], the packed [b, s, 3, h, d], and the steps of
 // ring attention.
 
+#include <algorithm>
+
 #include "kernels/attention_tiles.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_kernel.h"
+#include "kernels/cuda/library_attention.h"
 #include "kernels/tile.h"
 
 namespace penstock::kernels::cuda {
@@ -32,6 +35,14 @@ KernelOr CreateOf(const KernelSpec& spec, Device&, Stream& stream) {
                           return K<T, R>::Create(spec, stream);
                         });
 }
+
+// The same by the library of the device, where it takes the spec (library_attention.h).
+template <template <typename, typename> class K>
+KernelOr CreateByLibrary(const KernelSpec& spec, Device& device, Stream& stream) {
+  return CreateLibraryAttention(spec, device, stream, CreateOf<K>(spec, device, stream));
+}
+
+size_t ForwardBytes(const KernelSpec& spec, int) { return LibraryAttentionWorkspace(spec); }
 
 // ---- q[b, h, s, d], k[b, g, t, d], v[b, g, t, d].
 
@@ -84,7 +95,7 @@ size_t DeltaBytes(int64_t batch, int64_t heads, int64_t queries) {
 
 size_t AttentionGradBytes(const KernelSpec& spec, int) {
   const Shape& q = spec.inputs[0].shape;
-  return DeltaBytes(q[0], q[1], q[2]);
+  return std::max(DeltaBytes(q[0], q[1], q[2]), LibraryAttentionWorkspace(spec));
 }
 
 // The parts of one tile, one after the other.
@@ -177,7 +188,7 @@ struct QkvAttentionGrad {
 
 size_t QkvAttentionGradBytes(const KernelSpec& spec, int) {
   const Shape& qkv = spec.inputs[0].shape;
-  return DeltaBytes(qkv[0], qkv[3], qkv[1]);
+  return std::max(DeltaBytes(qkv[0], qkv[3], qkv[1]), LibraryAttentionWorkspace(spec));
 }
 
 // ---- Steps of ring attention: q[b, s, h, d] and kv[b, t, 2, g, d].
@@ -315,13 +326,16 @@ struct CachedAttention {
 }  // namespace
 
 void AddAttentionKernels(KernelRegistry* registry) {
-  AddKernel(registry, "attention", {.create = CreateOf<Attention>});
+  AddKernel(registry, "attention",
+            {.workspace_bytes = ForwardBytes, .create = CreateByLibrary<Attention>});
   AddKernel(registry, "attention_grad",
-            {.workspace_bytes = AttentionGradBytes, .create = CreateOf<AttentionGrad>});
+            {.workspace_bytes = AttentionGradBytes, .create = CreateByLibrary<AttentionGrad>});
   AddKernel(registry, "attention_parts", {.create = CreateOf<AttentionParts>});
-  AddKernel(registry, "qkv_attention", {.create = CreateOf<QkvAttention>});
-  AddKernel(registry, "qkv_attention_grad",
-            {.workspace_bytes = QkvAttentionGradBytes, .create = CreateOf<QkvAttentionGrad>});
+  AddKernel(registry, "qkv_attention",
+            {.workspace_bytes = ForwardBytes, .create = CreateByLibrary<QkvAttention>});
+  AddKernel(
+      registry, "qkv_attention_grad",
+      {.workspace_bytes = QkvAttentionGradBytes, .create = CreateByLibrary<QkvAttentionGrad>});
   AddKernel(registry, "block_attention",
             {.create = CreateOf<BlockAttention>, .can_alias = CanAliasSoFar});
   AddKernel(registry, "block_attention_grad",

@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -368,8 +369,9 @@ class StreamImpl : public CudaStream, public CapturingStream {
 
 class CudaDeviceImpl : public CudaDevice {
  public:
-  CudaDeviceImpl(std::shared_ptr<const DeviceState> state, std::unique_ptr<Blas> blas)
-      : state_(std::move(state)), blas_(std::move(blas)) {}
+  CudaDeviceImpl(std::shared_ptr<const DeviceState> state, std::unique_ptr<Blas> blas,
+                 AttentionChoice attention_choice)
+      : state_(std::move(state)), blas_(std::move(blas)), attention_choice_(attention_choice) {}
   ~CudaDeviceImpl() override { state_->Select(); }  // for the handles of libraries, which go next
 
   std::string kind() const override { return "cuda"; }
@@ -423,9 +425,31 @@ class CudaDeviceImpl : public CudaDevice {
     return convolutions_.get();
   }
 
+  // Likewise attention, unless the library has to compute it.
+  absl::StatusOr<AttentionLibrary*> attention() override {
+    if (attention_choice_ == AttentionChoice::kOwn) return nullptr;
+    const bool is_required = attention_choice_ == AttentionChoice::kLibrary;
+    if (!has_looked_for_attention_) {
+      has_looked_for_attention_ = true;
+      attention_status_ = ToStatus(state_->Select(), "selecting the device");
+      if (attention_status_.ok()) {
+        absl::StatusOr<std::unique_ptr<AttentionLibrary>> library =
+            CreateCudnnAttention(is_required);
+        attention_status_ = library.status();
+        if (library.ok()) attention_ = *std::move(library);
+      }
+    }
+    if (is_required) RETURN_IF_ERROR(attention_status_);
+    return attention_.get();
+  }
+
  private:
   const std::shared_ptr<const DeviceState> state_;
   const std::unique_ptr<Blas> blas_;
+  const AttentionChoice attention_choice_;
+  bool has_looked_for_attention_ = false;
+  absl::Status attention_status_;  // why there is none
+  std::unique_ptr<AttentionLibrary> attention_;
   bool has_looked_for_convolutions_ = false;
   std::unique_ptr<ConvolutionLibrary> convolutions_;
 };
@@ -465,6 +489,8 @@ absl::Status FaultStatus(const Fault& fault) {
 }
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> OpenCudaDevice(int index, CreateBlas* create_blas) {
+  ASSIGN_OR_RETURN(const AttentionChoice attention_choice,
+                   ParseAttentionChoice(std::getenv(kAttentionVariable)));
   int count = 0;
   const cudaError_t counted = cudaGetDeviceCount(&count);
   if (counted != cudaSuccess) {
@@ -486,7 +512,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> OpenCudaDevice(int index, CreateBlas
   state->fault = new (fault) int32_t(0);
   ASSIGN_OR_RETURN(std::unique_ptr<Blas> blas,
                    create_blas != nullptr ? create_blas() : CreateCublas());
-  return std::make_unique<CudaDeviceImpl>(std::move(state), std::move(blas));
+  return std::make_unique<CudaDeviceImpl>(std::move(state), std::move(blas), attention_choice);
 }
 
 }  // namespace penstock::kernels::cuda

@@ -30,6 +30,7 @@
 
 #include "base/device.h"
 #include "base/gpu_stream.h"
+#include "kernels/cuda/attention_library.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/convolution_library.h"
 #include "kernels/cuda/launch.h"
@@ -59,6 +60,8 @@ class CudaDevice : public Device {
   virtual Blas& blas() = 0;
   // Null where there is none. It is loaded at the first call.
   virtual ConvolutionLibrary* convolutions() { return nullptr; }
+  // Likewise. An error: there is none, and PENSTOCK_ATTENTION asks for it.
+  virtual absl::StatusOr<AttentionLibrary*> attention() { return nullptr; }
 };
 
 // OK for 0; otherwise kResourceExhausted for a lack of memory and kInternal for anything else, with
@@ -72,7 +75,7 @@ absl::Status FaultStatus(const Fault& fault);
 using CreateBlas = absl::StatusOr<std::unique_ptr<Blas>>();
 
 // Device `index` of CUDA; kFailedPrecondition says why there is none. `create_blas`: null for
-// cuBLASLt.
+// cuBLASLt. Reads the environment variable PENSTOCK_ATTENTION (attention_library.h).
 absl::StatusOr<std::unique_ptr<CudaDevice>> OpenCudaDevice(int index,
                                                            CreateBlas* create_blas = nullptr);
 

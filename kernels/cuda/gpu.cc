@@ -1,9 +1,12 @@
 #include "kernels/gpu.h"
 
+#include <cstdlib>
+
 #include <cuda_runtime_api.h>
 
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "kernels/cuda/attention_library.h"
 #include "kernels/cuda/convolution_library.h"
 #include "kernels/cuda/cublas_api.h"
 #include "kernels/cuda/cuda_device.h"
@@ -33,6 +36,18 @@ absl::StatusOr<Gpu> Describe(int index, int count) {
     }
   }
   return gpu;
+}
+
+// What follows "convolutions" in a list of what cuDNN computes.
+std::string DescribeAttention() {
+  const absl::StatusOr<cuda::AttentionChoice> choice =
+      cuda::ParseAttentionChoice(std::getenv(cuda::kAttentionVariable));
+  if (!choice.ok()) return StrCat("; ", ToStd(choice.status().message()));
+  if (*choice == cuda::AttentionChoice::kOwn) {
+    return StrCat("; not attention: ", cuda::kAttentionVariable, "=own");
+  }
+  const absl::Status found = cuda::FindCudnnAttention();
+  return found.ok() ? ", attention" : StrCat("; not attention: ", ToStd(found.message()));
 }
 
 }  // namespace
@@ -70,7 +85,7 @@ GpuSystem FindGpus() {
 
 std::string DescribeCudnn() {
   const absl::StatusOr<std::string> version = cuda::CudnnVersion();
-  if (version.ok()) return StrCat("cuDNN ", *version);
+  if (version.ok()) return StrCat("cuDNN ", *version, " (convolutions", DescribeAttention(), ")");
   return StrCat("no cuDNN: ", ToStd(version.status().message()));
 }
 
