@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/scalar_functions.h"
+#include "kernels/cuda/scatter.h"
 #include "kernels/cuda/simt.h"
 
 namespace penstock::kernels::cuda {
@@ -208,9 +209,8 @@ LaunchResult Fold(StreamHandle stream, const ReduceLoops& loops, const ReduceRes
 
 // See ScatterLaunch. The sums of a row have the order of the ids.
 template <typename T, typename R>
-__global__ void EmbeddingGradKernel(EmbeddingGradParams params, int rows_a_block, const T* dy,
-                                    R* y) {
-  __shared__ int row_of[kScatterThreads];  // of each id of a chunk, in the block, or -1
+__global__ void __launch_bounds__(kScatterThreads)
+    EmbeddingGradKernel(EmbeddingGradParams params, int rows_a_block, const T* dy, R* y) {
   __shared__ float sums[kMaxScatterRows][kScatterThreads];
   const int own = static_cast<int>(threadIdx.x);
   const int64_t column = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
@@ -218,26 +218,22 @@ __global__ void EmbeddingGradKernel(EmbeddingGradParams params, int rows_a_block
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * rows_a_block; first < params.rows;
        first += stride) {
     for (int r = 0; r < rows_a_block; ++r) sums[r][own] = 0;
-    for (int64_t begin = 0; begin < params.count; begin += blockDim.x) {
-      const int64_t i = begin + own;
-      int found = -1;
-      if (i < params.count) {
-        const int64_t id = LoadIndex(params.ids, i);
-        const int64_t row = id - params.first - first;
-        const bool is_valid = id >= 0 && id < params.limit;
-        if (is_valid && row >= 0 && row < rows_a_block) found = static_cast<int>(row);
-        if (first == 0 && blockIdx.y == 0) CheckIndex(params.site, id, params.limit);
+    const bool checks = first == 0 && blockIdx.y == 0;
+    // The rows of a table are valid ids, so ids of a block's rows need no other test. A block may
+    // have sums behind the last row, which it drops.
+    const auto find = [&](int64_t i, int64_t step, int(&rows)[kScatterIndices]) {
+      int64_t ids[kScatterIndices];
+      LoadIndices(params.ids, i, step, params.count, ids);
+      for (int k = 0; k < kScatterIndices; ++k) {
+        rows[k] = -1;
+        if (i + k * step >= params.count) continue;
+        const int64_t row = ids[k] - params.first - first;
+        if (row >= 0 && row < rows_a_block) rows[k] = static_cast<int>(row);
+        if (checks) CheckIndex(params.site, ids[k], params.limit);
       }
-      row_of[own] = found;
-      const bool has_found = __syncthreads_or(found >= 0 ? 1 : 0) != 0;
-      if (has_found && column < params.width) {
-        for (int j = 0; j < static_cast<int>(blockDim.x); ++j) {
-          if (row_of[j] >= 0)
-            sums[row_of[j]][own] += Widen(dy[(begin + j) * params.width + column]);
-        }
-      }
-      __syncthreads();
-    }
+    };
+    const auto load = [&](int64_t i) { return Widen(dy[i * params.width + column]); };
+    ScatterAdd(params.count, column < params.width, find, load, sums);
     if (column >= params.width) continue;
     for (int r = 0; r < rows_a_block && first + r < params.rows; ++r) {
       Put(params.adds, sums[r][own], y + (first + r) * params.width + column);

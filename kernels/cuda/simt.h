@@ -283,6 +283,25 @@ __device__ inline int64_t LoadIndex(const Indices& indices, int64_t i) {
   }
 }
 
+// to[k] = the index at i + k * step, for those below `count`. All loads are under way at once.
+template <int N>
+__device__ inline void LoadIndices(const Indices& indices, int64_t i, int64_t step, int64_t count,
+                                   int64_t (&to)[N]) {
+  const auto load = [&](const auto* data) {
+    for (int k = 0; k < N; ++k) to[k] = i + k * step < count ? data[i + k * step] : 0;
+  };
+  switch (indices.type) {
+    case Indices::kI8:
+      return load(static_cast<const int8_t*>(indices.data));
+    case Indices::kU8:
+      return load(static_cast<const uint8_t*>(indices.data));
+    case Indices::kI32:
+      return load(static_cast<const int32_t*>(indices.data));
+    default:
+      return load(static_cast<const int64_t*>(indices.data));
+  }
+}
+
 // Whether the index lies in [0, limit); reports it if not.
 __device__ inline bool CheckIndex(const FaultSite& site, int64_t index, int64_t limit) {
   if (index >= 0 && index < limit) return true;

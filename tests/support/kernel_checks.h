@@ -223,6 +223,7 @@ inline void AddLargeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>
     add("attention_grad", {{"causal", true}}, {q, k, k, q, F32({1, 2, 21}), q},
         {{-1, 1}, {-1, 1}, {-1, 1}, {-1, 1}, {4, 6}, {-1, 1}});
   }
+  add("embedding_grad", {{"rows", 20}}, {F32({3600, 70}), I64({3600})}, {{-1, 1}, {0, 20}});
   // Tables of so many rows that a block takes several.
   add("embedding_grad", {{"rows", 70000}}, {F32({300, 1}), I64({300})}, {{-1, 1}, {69000, 70000}});
   add("embedding_grad", {{"rows", 9000}}, {F32({300, 35}), I64({300})}, {{-1, 1}, {0, 30}});
