@@ -31,7 +31,7 @@
 #define __host__
 #define __shared__ static
 #define __forceinline__ inline
-#define __launch_bounds__(max_threads)
+#define __launch_bounds__(...)
 
 namespace penstock::kernels::cuda::simulated {
 

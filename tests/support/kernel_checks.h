@@ -166,11 +166,26 @@ inline void AddLargeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>
       {{-2, 2}, {-2, 2}, {-2, 2}, {-1, 1}, {0.5, 2}});
   add("layer_norm_weight_grad", {}, {F32({300, 70}), F32({300, 70}), F32({300}), F32({300})},
       {{-1, 1}, {-1, 1}, {-1, 1}, {0.5, 1}});
+  add("layer_norm_weight_grad", {}, {F32({600, 200}), F32({600, 200}), F32({600}), F32({600})},
+      {{-1, 1}, {-1, 1}, {-1, 1}, {0.5, 1}});
+  // Rows that a warp holds in registers, also if its lanes have less than they could.
+  for (const int64_t size : {8, 96, 264, 520, 768, 1024}) {
+    const TensorType rows = F32({7, size});
+    const TensorType row = F32({size});
+    const TensorType each = F32({7});
+    add("layer_norm", {}, {rows, row, row}, {{3, 4}, {-2, 2}, {-2, 2}});
+    add("layer_norm_grad", {}, {rows, rows, row, each, each},
+        {{-2, 2}, {-2, 2}, {-2, 2}, {-1, 1}, {0.5, 2}});
+    add("rms_norm_grad", {}, {rows, rows, row, each}, {{-2, 2}, {-2, 2}, {-2, 2}, {0.5, 2}});
+  }
   add("rms_norm", {}, {F32({5, 200}), F32({200})});
   add("rms_norm_weight_grad", {}, {F32({200, 33}), F32({200, 33}), F32({200})},
       {{-1, 1}, {-1, 1}, {0.5, 1}});
   add("cross_entropy", {}, {F32({6, 1500}), I64({6})}, {{-30, 30}, {0, 1500}});
   add("reduce_sum", {{"axes", Integers({0})}}, {F32({900, 5})});
+  add("reduce_sum", {{"axes", Integers({0})}}, {F32({700, 200})});
+  add("reduce_sum", {{"axes", Integers({0})}}, {I64({300, 66})}, {{-99, 99}});
+  add("reduce_max", {{"axes", Integers({0})}}, {F32({400, 136})});
   add("reduce_sum", {{"axes", Integers({0, 1})}}, {F32({300, 70})}, {{0, 1}}).tolerance = 1e-6;
   add("reduce_sum", {{"axes", Integers({1})}}, {F32({5, 40, 6})});
   add("reduce_sum", {{"axes", Integers({0, 2})}}, {I64({5, 40, 6})}, {{-99, 99}});
