@@ -1,8 +1,14 @@
+#include <cfloat>
+
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/simt.h"
 
 namespace penstock::kernels::cuda {
 namespace {
+
+// Most threads of a block that works on a row of logits. A processor has several such blocks, so
+// that some of them load while others wait at a barrier.
+constexpr int kEntropyThreads = 256;
 
 // 0 for the maximum of a row whose softmax exists; NaN, as the softmax, when an element is NaN or
 // infinity or all are -infinity.
@@ -199,35 +205,70 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
 }
 
+// exp(x) = Exp2(kLog2E x), for x of which no large part is rounded off: differences.
+constexpr float kLog2E = 1.4426950408889634f;
+
+// The label's place in the chunk that begins at `i`, or a negative number: a chunk has one test.
+template <int kChunk>
+__device__ int PlaceInChunk(int64_t label, int64_t i) {
+  const auto place = static_cast<uint64_t>(label - i);
+  return place < kChunk ? static_cast<int>(place) : -1;
+}
+
+// One pass: each thread keeps the largest logit so far and the sum of exp(logit - that), which it
+// rescales once a chunk.
+//
 // If the label has the largest logit, the loss may be far smaller than its term of the sum, 1,
-// which is therefore left to log1p: see kernels/cpu/cross_entropy.cc.
+// which is therefore left to log1p (see kernels/cpu/cross_entropy.cc): the pass leaves out the
+// label.
 template <bool kPacks, typename T>
-__global__ void __launch_bounds__(kMaxThreads)
+__global__ void __launch_bounds__(kEntropyThreads)
     CrossEntropyKernel(CrossEntropyParams params, const T* logits, float* losses, float* maxima,
                        float* log_sums) {
   const Row<kPacks, T> row = {params.size, 1};
   using Chunk = typename Row<kPacks, T>::Chunk;
+  constexpr int kChunk = Row<kPacks, T>::kChunk;
   for (int64_t at = blockIdx.x; at < params.rows; at += gridDim.x) {
     const T* x = logits + at * params.size;
     const int64_t label = LoadIndex(params.labels, at);
     const bool is_inside = label >= 0 && label < params.limit;
-    float max = -INFINITY;
+    float max = -FLT_MAX;  // finite, so that its difference from -infinity is a number
+    float sum = 0;
     row.ForChunks([&](int64_t i, int size) {
-      const Chunk in = row.Load(x, i, size);
-      for (int j = 0; j < size; ++j) max = MaxOp()(max, in.v[j]);
-    });
-    max = MaxBlock(max);
-    float sum = 0;  // without the label's term
-    row.ForChunks([&](int64_t i, int size) {
-      const Chunk in = row.Load(x, i, size);
-      for (int j = 0; j < size; ++j) {
-        if (i + j != label) sum += expf(in.v[j] - max);
+      Chunk in = row.Load(x, i, size);
+      const int place = PlaceInChunk<kChunk>(label, i);
+      if (place >= 0) {
+#pragma unroll
+        for (int j = 0; j < kChunk; ++j) in.v[j] = j == place ? -INFINITY : in.v[j];
       }
+      float new_max = max;
+      for (int j = 0; j < kChunk; ++j) {
+        if (!kPacks && j >= size) in.v[j] = -INFINITY;
+        new_max = fmaxf(new_max, in.v[j]);
+      }
+      sum *= Exp2((max - new_max) * kLog2E);
+      for (int j = 0; j < kChunk; ++j) sum += Exp2((in.v[j] - new_max) * kLog2E);
+      max = new_max;
     });
-    sum = SumBlock(sum) + NanUnlessFinite(max);
+    const float own_max = max;
+    max = MaxBlock(max);
+    sum = SumBlock(sum * Exp2((own_max - max) * kLog2E));
+    if (sum == 0) max = -INFINITY;  // none but the label, or no other logit is above -infinity
+    if (sum != sum) {               // NaN or infinity, which fmaxf does not tell apart
+      max = -INFINITY;
+      row.ForChunks([&](int64_t i, int size) {
+        const Chunk in = row.Load(x, i, size);
+        for (int j = 0; j < size; ++j) max = MaxOp()(max, in.v[j]);
+      });
+      max = MaxBlock(max);
+    }
     if (threadIdx.x != 0) continue;
     CheckIndex(params.site, label, params.limit);
     const float of_label = is_inside ? Widen(x[label]) : NAN;
+    const float max_of_others = max;
+    if (is_inside) max = MaxOp()(max, of_label);
+    if (sum > 0) sum *= expf(max_of_others - max);
+    sum += NanUnlessFinite(max);
     const double log_sum = of_label == max ? log1p(static_cast<double>(sum))
                                            : log(static_cast<double>(sum) + expf(of_label - max));
     losses[at] = static_cast<float>(log_sum - (static_cast<double>(of_label) - max));
@@ -237,27 +278,32 @@ __global__ void __launch_bounds__(kMaxThreads)
 }
 
 template <bool kPacks, typename T>
-__global__ void __launch_bounds__(kMaxThreads)
+__global__ void __launch_bounds__(kEntropyThreads)
     CrossEntropyGradKernel(CrossEntropyParams params, const T* logits, const float* maxima,
                            const float* log_sums, const float* dlosses, T* dlogits) {
   const Row<kPacks, T> row = {params.size, 1};
   using Chunk = typename Row<kPacks, T>::Chunk;
+  constexpr int kChunk = Row<kPacks, T>::kChunk;
   for (int64_t at = blockIdx.x; at < params.rows; at += gridDim.x) {
     const int64_t begin = at * params.size;
     const int64_t label = LoadIndex(params.labels, at);
     const int64_t own = label - params.first;
     const float max = maxima[at];
-    const float log_sum = log_sums[at];
     float dloss = dlosses[at];
     if (label < 0 || label >= params.limit) {
       if (threadIdx.x == 0) CheckIndex(params.site, label, params.limit);
       dloss = NAN;
     }
+    const float offset = log_sums[at] * kLog2E;
     row.ForChunks([&](int64_t i, int size) {
       Chunk chunk = row.Load(logits + begin, i, size);
-      for (int j = 0; j < size; ++j) {
-        const float term = dloss * expf(chunk.v[j] - max - log_sum);
-        chunk.v[j] = i + j == own ? term - dloss : term;
+      for (int j = 0; j < kChunk; ++j) {
+        chunk.v[j] = dloss * Exp2((chunk.v[j] - max) * kLog2E - offset);
+      }
+      const int place = PlaceInChunk<kChunk>(own, i);
+      if (place >= 0) {
+#pragma unroll
+        for (int j = 0; j < kChunk; ++j) chunk.v[j] -= j == place ? dloss : 0.0f;
       }
       row.Store(chunk, i, size, dlogits + begin);
     });
@@ -273,6 +319,12 @@ bool HasPacks(int64_t size, const Data*... rows) {
 template <typename T>
 LaunchShape ShapeOf(int64_t rows, int64_t size) {
   return ShapeForRows(rows, size, kPackOf<T>);
+}
+template <typename T>
+LaunchShape EntropyShapeOf(int64_t rows, int64_t size) {
+  LaunchShape shape = ShapeOf<T>(rows, size);
+  if (shape.threads_x > kEntropyThreads) shape.threads_x = kEntropyThreads;
+  return shape;
 }
 
 }  // namespace
@@ -328,7 +380,8 @@ LaunchResult LaunchCrossEntropy(StreamHandle stream, const CrossEntropyParams& p
   if (params.rows == 0) return 0;
   const bool has_packs = HasPacks<T>(params.size, logits);
   return Launch(has_packs ? &CrossEntropyKernel<true, T> : &CrossEntropyKernel<false, T>,
-                ShapeOf<T>(params.rows, params.size), stream, params, logits, loss, max, log_sum);
+                EntropyShapeOf<T>(params.rows, params.size), stream, params, logits, loss, max,
+                log_sum);
 }
 
 template <typename T>
@@ -338,8 +391,8 @@ LaunchResult LaunchCrossEntropyGrad(StreamHandle stream, const CrossEntropyParam
   if (params.rows == 0) return 0;
   const bool has_packs = HasPacks<T>(params.size, logits, dlogits);
   return Launch(has_packs ? &CrossEntropyGradKernel<true, T> : &CrossEntropyGradKernel<false, T>,
-                ShapeOf<T>(params.rows, params.size), stream, params, logits, max, log_sum, dloss,
-                dlogits);
+                EntropyShapeOf<T>(params.rows, params.size), stream, params, logits, max, log_sum,
+                dloss, dlogits);
 }
 
 // ---- Instances.

@@ -61,6 +61,7 @@ inline float BitsToFloat(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline float HalfBitsToFloat(uint16_t bits) { return ToFloat(Float16{bits}); }
 inline uint16_t BFloat16Bits(float x) { return ToBFloat16(x).bits; }
 inline uint16_t HalfBits(float x) { return ToFloat16(x).bits; }
+inline float Exp2(float x) { return std::exp2(x); }
 
 #else
 
@@ -109,6 +110,12 @@ __device__ inline uint16_t HalfBits(float x) {
   uint16_t bits;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
   return bits;
+}
+// 2^x, with a relative error of up to 2^-22; 0 for a result below the normal numbers.
+__device__ inline float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 #endif

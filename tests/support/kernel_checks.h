@@ -360,6 +360,23 @@ inline void AddSpecialValueCases(const graph::OpRegistry& ops, std::vector<Kerne
     plant_rows(add("reduce_mean", {{"axes", Integers({1})}}, {F32({5, size})}), size);
     plant_rows(add("top_k", {{"k", 3}}, {F32({5, size})}), size);
   }
+  constexpr int64_t kPacked = 304;  // rows of whole packs
+  plant_rows(add("cross_entropy", {}, {F32({5, kPacked}), I64({5})}, {{-2, 2}, {0, kPacked}}),
+             kPacked);
+  {
+    // Labels: the only finite logit, inf, -inf, NaN, and beside logits far below.
+    KernelCheck& check =
+        add("cross_entropy", {}, {F32({5, kPacked}), I64({5})}, {{-2, 2}, {0, kPacked}});
+    const std::vector<double> of_label = {1, kInf, -kInf, kNan, 3e38};
+    for (int64_t row = 0; row < 5; ++row) {
+      const int64_t label = 8 * row + 3;
+      for (int64_t i = 0; i < kPacked && (row == 0 || row == 4); ++i) {
+        check.planted.push_back({0, row * kPacked + i, row == 0 ? -kInf : -3e38});
+      }
+      check.planted.push_back({0, row * kPacked + label, of_label[row]});
+      check.planted.push_back({1, row, static_cast<double>(label)});
+    }
+  }
   plant_rows(add("reduce_max", {{"axes", Integers({0})}}, {F32({5, 40})}), 40);
   plant_rows(add("max_pool2d", {{"window", Integers({2, 2})}}, {F32({1, 5, 4, 4})}), 16);
   // What a query does not see does not count, even where it is no number: here keys and values
