@@ -1,4 +1,5 @@
 #include <cfloat>
+#include <type_traits>
 
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/simt.h"
@@ -136,6 +137,127 @@ __global__ void __launch_bounds__(kMaxThreads)
       if (means != nullptr) means[at] = mean;
       if (rstds != nullptr) rstds[at] = rstd;
     }
+  }
+}
+
+// A row of at most kWarpRowSize elements, in packs, in the registers of a warp: lane l has every
+// kWarp-th pack from l on. So a norm reads a row once, and needs no barriers of the block.
+constexpr int64_t kWarpRowSize = 1024;
+constexpr int kWarpRowThreads = 128;  // of a block
+
+template <typename T, int kPacksALane>
+struct WarpRow {
+  static constexpr int kChunk = kPackOf<T>;
+
+  Pack<T, kChunk> packs[kPacksALane];
+
+  // body(p, i): of the p-th pack of the lane, whose elements begin at i.
+  template <typename F>
+  __device__ static void ForPacks(int size, const F& body) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+    for (int p = 0; p < kPacksALane; ++p) {
+      const int i = (p * kWarp + lane) * kChunk;
+      if (i < size) body(p, i);
+    }
+  }
+  __device__ void Load(const T* row, int size) {
+    ForPacks(size,
+             [&](int p, int i) { packs[p] = *reinterpret_cast<const Pack<T, kChunk>*>(row + i); });
+  }
+  __device__ Values<T, kChunk> Widened(int p) const {
+    Values<T, kChunk> values;
+    for (int j = 0; j < kChunk; ++j) values.v[j] = Widen(packs[p].v[j]);
+    return values;
+  }
+};
+
+// As LayerNormKernel.
+template <typename T, int kPacksALane>
+__global__ void __launch_bounds__(kWarpRowThreads)
+    LayerNormWarpKernel(NormParams params, const T* x, const T* scale, const T* bias, T* y,
+                        float* means, float* rstds) {
+  using Row = WarpRow<T, kPacksALane>;
+  constexpr int kChunk = Row::kChunk;
+  const int size = static_cast<int>(params.size);
+  const int64_t step = ThreadCount() / kWarp;
+  for (int64_t at = ThreadIndex() / kWarp; at < params.rows; at += step) {
+    Row in;
+    in.Load(x + at * params.size, size);
+    float sum = 0;
+    Row::ForPacks(size, [&](int p, int) {
+      const Values<T, kChunk> values = in.Widened(p);
+      for (int j = 0; j < kChunk; ++j) sum += values.v[j];
+    });
+    const float mean = ReduceWarp(sum, SumOp()) / static_cast<float>(size);
+    float squares = 0;
+    Row::ForPacks(size, [&](int p, int) {
+      const Values<T, kChunk> values = in.Widened(p);
+      for (int j = 0; j < kChunk; ++j) squares += (values.v[j] - mean) * (values.v[j] - mean);
+    });
+    const float variance = ReduceWarp(squares, SumOp()) / static_cast<float>(size);
+    const float rstd = 1 / sqrtf(variance + params.epsilon);
+    Row::ForPacks(size, [&](int p, int i) {
+      Values<T, kChunk> values = in.Widened(p);
+      const Values<T, kChunk> factor = LoadElements<true, kChunk>(scale + i, 1, kChunk);
+      const Values<T, kChunk> offset = LoadElements<true, kChunk>(bias + i, 1, kChunk);
+      for (int j = 0; j < kChunk; ++j) {
+        values.v[j] = (values.v[j] - mean) * rstd * factor.v[j] + offset.v[j];
+      }
+      StoreElements<true, kChunk>(values, 1, kChunk, y + at * params.size + i);
+    });
+    if (threadIdx.x % kWarp == 0) {
+      if (means != nullptr) means[at] = mean;
+      if (rstds != nullptr) rstds[at] = rstd;
+    }
+  }
+}
+
+// As NormGradKernel.
+template <typename T, int kPacksALane>
+__global__ void __launch_bounds__(kWarpRowThreads)
+    NormGradWarpKernel(NormParams params, const T* dy, const T* x, const T* scale,
+                       const float* means, const float* rstds, T* dx) {
+  using Row = WarpRow<T, kPacksALane>;
+  constexpr int kChunk = Row::kChunk;
+  const int size = static_cast<int>(params.size);
+  const float share = 1 / static_cast<float>(size);
+  const int64_t step = ThreadCount() / kWarp;
+  Row factors;
+  factors.Load(scale, size);
+  for (int64_t at = ThreadIndex() / kWarp; at < params.rows; at += step) {
+    Row gradients;
+    Row in;
+    gradients.Load(dy + at * params.size, size);
+    in.Load(x + at * params.size, size);
+    const float mean = means != nullptr ? means[at] : 0.0f;
+    const float rstd = rstds[at];
+    float sum_g = 0;
+    float sum_gh = 0;
+    // body(g, h) of each element of a pack.
+    const auto each = [&](int p, const auto& body) {
+      Values<T, kChunk> gradient = gradients.Widened(p);
+      const Values<T, kChunk> factor = factors.Widened(p);
+      const Values<T, kChunk> from = in.Widened(p);
+      for (int j = 0; j < kChunk; ++j) {
+        gradient.v[j] = body(gradient.v[j] * factor.v[j], (from.v[j] - mean) * rstd);
+      }
+      return gradient;
+    };
+    Row::ForPacks(size, [&](int p, int) {
+      each(p, [&](float g, float h) {
+        sum_g += g;
+        sum_gh += g * h;
+        return g;
+      });
+    });
+    const float mean_gh = ReduceWarp(sum_gh, SumOp()) * share;
+    const float mean_g = means != nullptr ? ReduceWarp(sum_g, SumOp()) * share : 0.0f;
+    Row::ForPacks(size, [&](int p, int i) {
+      const Values<T, kChunk> result =
+          each(p, [&](float g, float h) { return rstd * (g - mean_g - h * mean_gh); });
+      StoreElements<true, kChunk>(result, 1, kChunk, dx + at * params.size + i);
+    });
   }
 }
 
@@ -320,6 +442,27 @@ template <typename T>
 LaunchShape ShapeOf(int64_t rows, int64_t size) {
   return ShapeForRows(rows, size, kPackOf<T>);
 }
+
+// launch(kPacksALane, shape), where a warp can hold a row of `size` elements in so many packs.
+template <typename T, typename F>
+LaunchResult LaunchWarpRows(int64_t rows, int64_t size, const F& launch) {
+  constexpr int kStep = 8 / kPackOf<T>;  // packs of 8 elements
+  const int64_t blocks = CeilDiv(rows, kWarpRowThreads / kWarp);
+  const LaunchShape shape = {
+      .grid_x = static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks),
+      .threads_x = kWarpRowThreads};
+  switch (CeilDiv(size, 8 * kWarp)) {
+    case 1:
+      return launch(std::integral_constant<int, kStep>(), shape);
+    case 2:
+      return launch(std::integral_constant<int, 2 * kStep>(), shape);
+    case 3:
+      return launch(std::integral_constant<int, 3 * kStep>(), shape);
+    default:
+      return launch(std::integral_constant<int, 4 * kStep>(), shape);
+  }
+}
+
 template <typename T>
 LaunchShape EntropyShapeOf(int64_t rows, int64_t size) {
   LaunchShape shape = ShapeOf<T>(rows, size);
@@ -351,6 +494,14 @@ LaunchResult LaunchLayerNorm(StreamHandle stream, const NormParams& params, cons
                              const T* scale, const T* bias, T* y, float* mean, float* rstd) {
   if (params.rows == 0) return 0;
   const bool has_packs = HasPacks<T>(params.size, x, scale, bias, y);
+  if (has_packs && params.size <= kWarpRowSize) {
+    return LaunchWarpRows<T>(
+        params.rows, params.size,
+        [&]<int kPacksALane>(std::integral_constant<int, kPacksALane>, auto shape) {
+          return Launch(&LayerNormWarpKernel<T, kPacksALane>, shape, stream, params, x, scale, bias,
+                        y, mean, rstd);
+        });
+  }
   return Launch(has_packs ? &LayerNormKernel<true, T> : &LayerNormKernel<false, T>,
                 ShapeOf<T>(params.rows, params.size), stream, params, x, scale, bias, y, mean,
                 rstd);
@@ -370,6 +521,14 @@ LaunchResult LaunchNormGrad(StreamHandle stream, const NormParams& params, const
                             const T* scale, const float* mean, const float* rstd, T* dx) {
   if (params.rows == 0) return 0;
   const bool has_packs = HasPacks<T>(params.size, dy, x, scale, dx);
+  if (has_packs && params.size <= kWarpRowSize) {
+    return LaunchWarpRows<T>(
+        params.rows, params.size,
+        [&]<int kPacksALane>(std::integral_constant<int, kPacksALane>, auto shape) {
+          return Launch(&NormGradWarpKernel<T, kPacksALane>, shape, stream, params, dy, x, scale,
+                        mean, rstd, dx);
+        });
+  }
   return Launch(has_packs ? &NormGradKernel<true, T> : &NormGradKernel<false, T>,
                 ShapeOf<T>(params.rows, params.size), stream, params, dy, x, scale, mean, rstd, dx);
 }
