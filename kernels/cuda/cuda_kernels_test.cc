@@ -181,7 +181,9 @@ TEST(ReducePlanTest, FewResultsAreFoldedInParts) {
   columns.kept_strides[0] = 1;
   columns.reduced_sizes[0] = 8192;
   columns.reduced_strides[0] = 768;
-  EXPECT_EQ(NumReduceParts(columns), 21);
+  EXPECT_EQ(NumReduceParts(columns), 44);
+  EXPECT_EQ(ReduceWorkspaceBytes(columns, 4), 44u * 768 * 4);
+  EXPECT_EQ(NormWeightGradWorkspaceBytes(8192, 768, true), 2u * 44 * 768 * 4);
   columns.reduced_sizes[0] = 16;
   EXPECT_EQ(NumReduceParts(columns), 1);
   EXPECT_EQ(ReduceWorkspaceBytes(columns, 4), 0u);

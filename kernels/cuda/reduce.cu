@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/scalar_functions.h"
+#include "kernels/cuda/scatter.h"
 #include "kernels/cuda/simt.h"
 
 namespace penstock::kernels::cuda {
@@ -12,6 +13,13 @@ constexpr int64_t kLeastRowPart = 4096;   // terms that are worth a block
 constexpr int64_t kLeastColumnPart = 64;  // likewise, of columns side by side
 constexpr int kColumns = 32;              // of a block
 constexpr int kColumnThreads = 8;         // that share a column
+
+// Of the columns of a matrix.
+constexpr int64_t kMatrixBlocks = 528;     // four for each processor of the largest devices
+constexpr int64_t kLeastMatrixPart = 128;  // rows that are worth a block
+constexpr int kMatrixColumns = 64;         // of a block
+constexpr int kMatrixThreads = 256;
+constexpr int kMatrixBlocksAProcessor = 4;
 
 // ---- Folds.
 
@@ -63,15 +71,57 @@ struct ExpTerm {
     return expf(Widen(x[at]) - Widen(max[result]));
   }
 };
+
+// ---- The terms of matrices: of a pack of neighbours in a row. Load is apart from the terms, so
+// that a thread can have several loads under way.
+
 template <typename T>
-struct NormWeightTerm {
+struct ElementsOfColumns {
+  using Element = T;
+  using Sum = Compute<T>;
+  using Loaded = Values<T, kPackOf<T>>;
+  static constexpr int kFolds = 1;
+  static constexpr int kUnroll = 4;  // rows that a thread loads at a time
+
+  const T* x;
+
+  template <bool kPacks>
+  __device__ Loaded Load(int64_t at, int64_t, int count) const {
+    return LoadElements<kPacks, kPackOf<T>>(x + at, 1, count);
+  }
+  __device__ void Terms(const Loaded& loaded, int j, Sum (&terms)[1]) const {
+    terms[0] = loaded.v[j];
+  }
+};
+
+// dy (x - mean[row]) rstd[row] and, with kHasBias, dy.
+template <bool kHasBias, typename T>
+struct NormWeightsOfColumns {
+  using Element = T;
+  using Sum = float;
+  struct Loaded {
+    Values<T, kPackOf<T>> dy;
+    Values<T, kPackOf<T>> x;
+    float mean;
+    float rstd;
+  };
+  static constexpr int kFolds = kHasBias ? 2 : 1;
+  static constexpr int kUnroll = 2;
+
   const T* dy;
   const T* x;
   const float* mean;
   const float* rstd;
-  __device__ float operator()(int64_t at, int64_t, int64_t row) const {
-    const float centred = Widen(x[at]) - (mean != nullptr ? mean[row] : 0.0f);
-    return Widen(dy[at]) * (centred * rstd[row]);
+
+  template <bool kPacks>
+  __device__ Loaded Load(int64_t at, int64_t row, int count) const {
+    return {LoadElements<kPacks, kPackOf<T>>(dy + at, 1, count),
+            LoadElements<kPacks, kPackOf<T>>(x + at, 1, count), mean != nullptr ? mean[row] : 0.0f,
+            rstd[row]};
+  }
+  __device__ void Terms(const Loaded& loaded, int j, float (&terms)[kFolds]) const {
+    terms[0] = loaded.dy.v[j] * ((loaded.x.v[j] - loaded.mean) * loaded.rstd);
+    if constexpr (kHasBias) terms[1] = loaded.dy.v[j];
   }
 };
 
@@ -87,7 +137,6 @@ __device__ int64_t OffsetOf(int rank, const int64_t* sizes, const int64_t* strid
 
 // What a launch knows of its work.
 struct ReduceWork {
-  ReduceLoops loops;
   int64_t num_results = 0;
   int64_t num_reduced = 0;
   int64_t parts = 1;  // each writes its fold to y[part * num_results + result]
@@ -100,21 +149,25 @@ __device__ int64_t PartBegin(const ReduceWork& work, int64_t part) {
 
 // R: T, or what is computed in T.
 template <typename T, typename R>
+__device__ void Finish(const ReduceResult& result, T value, R* to) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (result.divisor != 1) value /= result.divisor;
+  }
+  *to = Narrow<R>(result.adds ? AddFunction()(Widen(*to), value) : value);
+}
+template <typename T, typename R>
 __device__ void Store(const ReduceWork& work, int64_t result, T value, R* y) {
   if (work.parts > 1) {
     y[static_cast<int64_t>(blockIdx.y) * work.num_results + result] = Narrow<R>(value);
-    return;
+  } else {
+    Finish(work.result, value, y + result);
   }
-  if constexpr (std::is_same_v<T, float>) {
-    if (work.result.divisor != 1) value /= work.result.divisor;
-  }
-  y[result] = Narrow<R>(work.result.adds ? AddFunction()(Widen(y[result]), value) : value);
 }
 
 // A block a result. T: what is computed in.
 template <typename T, typename F, typename Term, typename R>
-__global__ void __launch_bounds__(kMaxThreads) ReduceRowsKernel(ReduceWork work, Term term, R* y) {
-  const ReduceLoops& loops = work.loops;
+__global__ void __launch_bounds__(kMaxThreads)
+    ReduceRowsKernel(ReduceLoops loops, ReduceWork work, Term term, R* y) {
   const int64_t begin = PartBegin(work, blockIdx.y);
   const int64_t end = PartBegin(work, static_cast<int64_t>(blockIdx.y) + 1);
   for (int64_t result = blockIdx.x; result < work.num_results; result += gridDim.x) {
@@ -132,9 +185,8 @@ __global__ void __launch_bounds__(kMaxThreads) ReduceRowsKernel(ReduceWork work,
 
 // A block for kColumns results, which are neighbours; kColumnThreads threads share each.
 template <typename T, typename F, typename Term, typename R>
-__global__ void ReduceColumnsKernel(ReduceWork work, Term term, R* y) {
+__global__ void ReduceColumnsKernel(ReduceLoops loops, ReduceWork work, Term term, R* y) {
   __shared__ T folds[kColumnThreads][kColumns];
-  const ReduceLoops& loops = work.loops;
   const int64_t begin = PartBegin(work, blockIdx.y);
   const int64_t end = PartBegin(work, static_cast<int64_t>(blockIdx.y) + 1);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kColumns;
@@ -160,6 +212,124 @@ __global__ void ReduceColumnsKernel(ReduceWork work, Term term, R* y) {
   }
 }
 
+// Folds the columns of a matrix [work.num_reduced, columns] into Term::kFolds results each, of
+// which y has the first ones of all columns, then the second ones. A block works on kMatrixColumns
+// of them: threads in x share a row, in packs, and threads in y the rows, whose folds they join in
+// order.
+template <bool kPacks, typename F, typename Term, typename To>
+__global__ void __launch_bounds__(kMatrixThreads, kMatrixBlocksAProcessor)
+    ReduceMatrixKernel(ReduceWork work, int64_t columns, Term term, To y) {
+  using T = typename Term::Sum;
+  constexpr int kChunk = kPackOf<typename Term::Element>;
+  constexpr int kFolds = Term::kFolds;
+  constexpr int kUnroll = Term::kUnroll;
+  constexpr int kLanes = kMatrixThreads / (kMatrixColumns / kChunk);
+  __shared__ T folds[kFolds][kLanes][kMatrixColumns];
+  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+  const int own = static_cast<int>(threadIdx.x) * kChunk;
+  const int64_t begin = PartBegin(work, blockIdx.y);
+  const int64_t end = PartBegin(work, static_cast<int64_t>(blockIdx.y) + 1);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kMatrixColumns;
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * kMatrixColumns; first < columns;
+       first += stride) {
+    const int64_t left = columns - first - own;
+    const int count = left < 0 ? 0 : left < kChunk ? static_cast<int>(left) : kChunk;
+    T fold[kFolds][kChunk];
+    for (int f = 0; f < kFolds; ++f) {
+      for (int j = 0; j < kChunk; ++j) fold[f][j] = F::template Identity<T>();
+    }
+    const auto load = [&](int64_t row) {
+      return term.template Load<kPacks>(row * columns + first + own, row, count);
+    };
+    const auto add = [&](const typename Term::Loaded& loaded) {
+      for (int j = 0; j < kChunk; ++j) {
+        T terms[kFolds];
+        term.Terms(loaded, j, terms);
+        for (int f = 0; f < kFolds; ++f) fold[f][j] = F()(fold[f][j], terms[f]);
+      }
+    };
+    if (count > 0) {
+      int64_t row = begin + threadIdx.y;
+      for (; row + (kUnroll - 1) * kLanes < end; row += kUnroll * kLanes) {
+        typename Term::Loaded loaded[kUnroll];
+        for (int k = 0; k < kUnroll; ++k) loaded[k] = load(row + k * kLanes);
+        for (int k = 0; k < kUnroll; ++k) add(loaded[k]);
+      }
+      for (; row < end; row += kLanes) add(load(row));
+    }
+    for (int f = 0; f < kFolds; ++f) {
+      for (int j = 0; j < kChunk; ++j) folds[f][threadIdx.y][own + j] = fold[f][j];
+    }
+    __syncthreads();
+    for (int i = thread; i < kFolds * kMatrixColumns; i += kMatrixThreads) {
+      const int f = i / kMatrixColumns;
+      const int column = i % kMatrixColumns;
+      if (first + column >= columns) continue;
+      T value = folds[f][0][column];
+      for (int lane = 1; lane < kLanes; ++lane) value = F()(value, folds[f][lane][column]);
+      y.Store(work, f * columns + first + column, value);
+    }
+    __syncthreads();
+  }
+}
+
+// Where the results of a matrix go: each part's to the workspace...
+template <typename T>
+struct PartResults {
+  T* y;
+  __device__ void Store(const ReduceWork& work, int64_t result, T value) const {
+    y[static_cast<int64_t>(blockIdx.y) * work.num_results + result] = value;
+  }
+};
+// ...or the sums of them to the outputs; `y[1]` has those from `size` on.
+template <typename R>
+struct ColumnResults {
+  R* y[2];
+  int64_t size;
+  template <typename T>
+  __device__ void Store(const ReduceWork& work, int64_t result, T value) const {
+    const bool is_second = result >= size;
+    Finish(work.result, value, is_second ? y[1] + (result - size) : y[0] + result);
+  }
+};
+
+template <typename F, typename Term, typename To>
+LaunchResult FoldMatrixParts(StreamHandle stream, const ReduceWork& work, int64_t columns,
+                             bool has_packs, Term term, To y) {
+  constexpr int kAcross = kMatrixColumns / kPackOf<typename Term::Element>;
+  const int64_t blocks = CeilDiv(columns, kMatrixColumns);
+  const LaunchShape shape = {
+      .grid_x = static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks),
+      .grid_y = static_cast<unsigned>(work.parts),
+      .threads_x = kAcross,
+      .threads_y = kMatrixThreads / kAcross};
+  return Launch(
+      has_packs ? &ReduceMatrixKernel<true, F, Term, To> : &ReduceMatrixKernel<false, F, Term, To>,
+      shape, stream, work, columns, term, y);
+}
+
+// has_packs: `columns` and the operands' addresses are multiples of a pack.
+template <typename F, typename Term, typename R>
+LaunchResult FoldMatrix(StreamHandle stream, int64_t rows, int64_t columns,
+                        const ReduceResult& result, bool has_packs, Term term, R* y, R* second,
+                        void* workspace) {
+  using T = typename Term::Sum;
+  if (columns == 0) return 0;
+  const int64_t results = columns * Term::kFolds;
+  const int64_t parts = NumMatrixParts(rows, columns);
+  const ColumnResults<R> to = {{y, second}, columns};
+  if (parts == 1) {
+    return FoldMatrixParts<F>(stream, {results, rows, 1, result}, columns, has_packs, term, to);
+  }
+  T* folds = static_cast<T*>(workspace);
+  const LaunchResult launched = FoldMatrixParts<F>(stream, {results, rows, parts, result}, columns,
+                                                   has_packs, term, PartResults<T>{folds});
+  if (launched != 0) return launched;
+  return FoldMatrixParts<F>(stream, {results, parts, 1, result}, results,
+                            results % kPackOf<T> == 0 && IsAligned<kPackOf<T>>(folds),
+                            ElementsOfColumns<T>{folds}, to);
+}
+
 LaunchShape ShapeOf(const ReduceLoops& loops, int64_t parts) {
   const int64_t results = loops.num_results();
   LaunchShape shape;
@@ -178,11 +348,11 @@ LaunchShape ShapeOf(const ReduceLoops& loops, int64_t parts) {
 template <typename T, typename F, typename Term, typename R>
 LaunchResult FoldParts(StreamHandle stream, const ReduceLoops& loops, int64_t parts,
                        const ReduceResult& result, Term term, R* y) {
-  const ReduceWork work = {loops, loops.num_results(), loops.num_reduced(), parts, result};
+  const ReduceWork work = {loops.num_results(), loops.num_reduced(), parts, result};
   const LaunchShape shape = ShapeOf(loops, parts);
   return loops.has_rows()
-             ? Launch(&ReduceRowsKernel<T, F, Term, R>, shape, stream, work, term, y)
-             : Launch(&ReduceColumnsKernel<T, F, Term, R>, shape, stream, work, term, y);
+             ? Launch(&ReduceRowsKernel<T, F, Term, R>, shape, stream, loops, work, term, y)
+             : Launch(&ReduceColumnsKernel<T, F, Term, R>, shape, stream, loops, work, term, y);
 }
 
 // In parts where that pays, which are folded then. T: what is computed in.
@@ -208,9 +378,8 @@ LaunchResult Fold(StreamHandle stream, const ReduceLoops& loops, const ReduceRes
 
 // See ScatterLaunch. The sums of a row have the order of the ids.
 template <typename T, typename R>
-__global__ void EmbeddingGradKernel(EmbeddingGradParams params, int rows_a_block, const T* dy,
-                                    R* y) {
-  __shared__ int row_of[kScatterThreads];  // of each id of a chunk, in the block, or -1
+__global__ void __launch_bounds__(kScatterThreads)
+    EmbeddingGradKernel(EmbeddingGradParams params, int rows_a_block, const T* dy, R* y) {
   __shared__ float sums[kMaxScatterRows][kScatterThreads];
   const int own = static_cast<int>(threadIdx.x);
   const int64_t column = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
@@ -218,26 +387,22 @@ __global__ void EmbeddingGradKernel(EmbeddingGradParams params, int rows_a_block
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * rows_a_block; first < params.rows;
        first += stride) {
     for (int r = 0; r < rows_a_block; ++r) sums[r][own] = 0;
-    for (int64_t begin = 0; begin < params.count; begin += blockDim.x) {
-      const int64_t i = begin + own;
-      int found = -1;
-      if (i < params.count) {
-        const int64_t id = LoadIndex(params.ids, i);
-        const int64_t row = id - params.first - first;
-        const bool is_valid = id >= 0 && id < params.limit;
-        if (is_valid && row >= 0 && row < rows_a_block) found = static_cast<int>(row);
-        if (first == 0 && blockIdx.y == 0) CheckIndex(params.site, id, params.limit);
+    const bool checks = first == 0 && blockIdx.y == 0;
+    // The rows of a table are valid ids, so ids of a block's rows need no other test. A block may
+    // have sums behind the last row, which it drops.
+    const auto find = [&](int64_t i, int64_t step, int(&rows)[kScatterIndices]) {
+      int64_t ids[kScatterIndices];
+      LoadIndices(params.ids, i, step, params.count, ids);
+      for (int k = 0; k < kScatterIndices; ++k) {
+        rows[k] = -1;
+        if (i + k * step >= params.count) continue;
+        const int64_t row = ids[k] - params.first - first;
+        if (row >= 0 && row < rows_a_block) rows[k] = static_cast<int>(row);
+        if (checks) CheckIndex(params.site, ids[k], params.limit);
       }
-      row_of[own] = found;
-      const bool has_found = __syncthreads_or(found >= 0 ? 1 : 0) != 0;
-      if (has_found && column < params.width) {
-        for (int j = 0; j < static_cast<int>(blockDim.x); ++j) {
-          if (row_of[j] >= 0)
-            sums[row_of[j]][own] += Widen(dy[(begin + j) * params.width + column]);
-        }
-      }
-      __syncthreads();
-    }
+    };
+    const auto load = [&](int64_t i) { return Widen(dy[i * params.width + column]); };
+    ScatterAdd(params.count, column < params.width, find, load, sums);
     if (column >= params.width) continue;
     for (int r = 0; r < rows_a_block && first + r < params.rows; ++r) {
       Put(params.adds, sums[r][own], y + (first + r) * params.width + column);
@@ -247,9 +412,23 @@ __global__ void EmbeddingGradKernel(EmbeddingGradParams params, int rows_a_block
 
 }  // namespace
 
+int64_t NumMatrixParts(int64_t rows, int64_t columns) {
+  if (columns == 0) return 1;
+  const int64_t wanted = kMatrixBlocks / CeilDiv(columns, kMatrixColumns);
+  const int64_t possible = rows / kLeastMatrixPart;
+  const int64_t parts = wanted < possible ? wanted : possible;
+  return parts < 1 ? 1 : parts;
+}
+
+size_t NormWeightGradWorkspaceBytes(int64_t rows, int64_t columns, bool has_bias) {
+  const int64_t parts = NumMatrixParts(rows, columns);
+  return parts == 1 ? 0 : static_cast<size_t>(parts * columns * (has_bias ? 2 : 1)) * sizeof(float);
+}
+
 int64_t NumReduceParts(const ReduceLoops& loops) {
   const int64_t results = loops.num_results();
   if (results == 0) return 1;
+  if (loops.is_matrix()) return NumMatrixParts(loops.num_reduced(), results);
   const int64_t blocks = loops.has_rows() ? results : CeilDiv(results, kColumns);
   const int64_t least = loops.has_rows() ? kLeastRowPart : kLeastColumnPart;
   const int64_t wanted = kEnoughBlocks / blocks;
@@ -266,10 +445,16 @@ size_t ReduceWorkspaceBytes(const ReduceLoops& loops, size_t element_bytes) {
 template <typename T, typename R>
 LaunchResult LaunchReduce(StreamHandle stream, FoldOp op, const ReduceLoops& loops,
                           const ReduceResult& result, const T* x, R* y, void* workspace) {
-  if (op == FoldOp::kMax) {
-    return Fold<Compute<T>, MaxFold>(stream, loops, result, ElementTerm<T>{x}, y, workspace);
-  }
-  return Fold<Compute<T>, SumFold>(stream, loops, result, ElementTerm<T>{x}, y, workspace);
+  const auto fold = [&]<typename F>(F) {
+    if (!loops.is_matrix()) {
+      return Fold<Compute<T>, F>(stream, loops, result, ElementTerm<T>{x}, y, workspace);
+    }
+    const int64_t columns = loops.num_results();
+    const bool has_packs = columns % kPackOf<T> == 0 && IsAligned<kPackOf<T>>(x);
+    return FoldMatrix<F>(stream, loops.num_reduced(), columns, result, has_packs,
+                         ElementsOfColumns<T>{x}, y, static_cast<R*>(nullptr), workspace);
+  };
+  return op == FoldOp::kMax ? fold(MaxFold()) : fold(SumFold());
 }
 
 template <typename T>
@@ -285,11 +470,18 @@ LaunchResult LaunchSumExp(StreamHandle stream, const ReduceLoops& loops, const R
 }
 
 template <typename T, typename R>
-LaunchResult LaunchNormWeightGrad(StreamHandle stream, const ReduceLoops& loops,
+LaunchResult LaunchNormWeightGrad(StreamHandle stream, int64_t rows, int64_t columns,
                                   const ReduceResult& result, const T* dy, const T* x,
-                                  const float* mean, const float* rstd, R* y, void* workspace) {
-  return Fold<float, SumFold>(stream, loops, result, NormWeightTerm<T>{dy, x, mean, rstd}, y,
-                              workspace);
+                                  const float* mean, const float* rstd, R* dscale, R* dbias,
+                                  void* workspace) {
+  const bool has_packs =
+      columns % kPackOf<T> == 0 && IsAligned<kPackOf<T>>(dy) && IsAligned<kPackOf<T>>(x);
+  const auto fold = [&](auto term) {
+    return FoldMatrix<SumFold>(stream, rows, columns, result, has_packs, term, dscale, dbias,
+                               workspace);
+  };
+  return dbias != nullptr ? fold(NormWeightsOfColumns<true, T>{dy, x, mean, rstd})
+                          : fold(NormWeightsOfColumns<false, T>{dy, x, mean, rstd});
 }
 
 template <typename T, typename R>
@@ -331,21 +523,21 @@ template LaunchResult LaunchSumExp(StreamHandle, const ReduceLoops&, const Reduc
 template LaunchResult LaunchSumExp(StreamHandle, const ReduceLoops&, const ReduceResult&,
                                    const Float16*, const Float16*, float*, void*);
 
-template LaunchResult LaunchNormWeightGrad(StreamHandle, const ReduceLoops&, const ReduceResult&,
+template LaunchResult LaunchNormWeightGrad(StreamHandle, int64_t, int64_t, const ReduceResult&,
                                            const float*, const float*, const float*, const float*,
-                                           float*, void*);
-template LaunchResult LaunchNormWeightGrad(StreamHandle, const ReduceLoops&, const ReduceResult&,
+                                           float*, float*, void*);
+template LaunchResult LaunchNormWeightGrad(StreamHandle, int64_t, int64_t, const ReduceResult&,
                                            const BFloat16*, const BFloat16*, const float*,
-                                           const float*, BFloat16*, void*);
-template LaunchResult LaunchNormWeightGrad(StreamHandle, const ReduceLoops&, const ReduceResult&,
+                                           const float*, BFloat16*, BFloat16*, void*);
+template LaunchResult LaunchNormWeightGrad(StreamHandle, int64_t, int64_t, const ReduceResult&,
                                            const BFloat16*, const BFloat16*, const float*,
-                                           const float*, float*, void*);
-template LaunchResult LaunchNormWeightGrad(StreamHandle, const ReduceLoops&, const ReduceResult&,
+                                           const float*, float*, float*, void*);
+template LaunchResult LaunchNormWeightGrad(StreamHandle, int64_t, int64_t, const ReduceResult&,
                                            const Float16*, const Float16*, const float*,
-                                           const float*, Float16*, void*);
-template LaunchResult LaunchNormWeightGrad(StreamHandle, const ReduceLoops&, const ReduceResult&,
+                                           const float*, Float16*, Float16*, void*);
+template LaunchResult LaunchNormWeightGrad(StreamHandle, int64_t, int64_t, const ReduceResult&,
                                            const Float16*, const Float16*, const float*,
-                                           const float*, float*, void*);
+                                           const float*, float*, float*, void*);
 
 template LaunchResult LaunchEmbeddingGrad(StreamHandle, const EmbeddingGradParams&, const float*,
                                           float*);

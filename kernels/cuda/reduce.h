@@ -41,11 +41,17 @@ struct ReduceLoops {
   }
   // Whether the reduced elements are contiguous: then a block works on one result.
   bool has_rows() const { return reduced_rank > 0 && reduced_strides[reduced_rank - 1] == 1; }
+  // Whether the results are the folds of the columns of a row-major matrix.
+  bool is_matrix() const {
+    return kept_rank == 1 && kept_strides[0] == 1 && reduced_rank == 1 &&
+           reduced_strides[0] == kept_sizes[0];
+  }
 };
 
 // Parts in which the terms of each result are folded by blocks of their own, where there are fewer
 // results than would keep a device busy. More than 1 needs ReduceWorkspaceBytes of scratch.
 int64_t NumReduceParts(const ReduceLoops& loops);
+int64_t NumMatrixParts(int64_t rows, int64_t columns);
 size_t ReduceWorkspaceBytes(const ReduceLoops& loops, size_t element_bytes);
 
 enum class FoldOp { kSum, kMax };
@@ -73,12 +79,15 @@ LaunchResult LaunchSumSquares(StreamHandle stream, const ReduceLoops& loops,
 template <typename T>
 LaunchResult LaunchSumExp(StreamHandle stream, const ReduceLoops& loops, const ReduceResult& result,
                           const T* x, const T* max, float* y, void* workspace);
-// y[column] = the sum over rows of dy (x - mean[row]) rstd[row]; mean may be null. `loops` go over
-// rows for each column.
+// Of matrices dy and x [rows, columns]: dscale[column] = the sum over rows of
+// dy (x - mean[row]) rstd[row], dbias[column] = that of dy. `mean` may be null: 0; `dbias` may be
+// null: not wanted.
 template <typename T, typename R>
-LaunchResult LaunchNormWeightGrad(StreamHandle stream, const ReduceLoops& loops,
+LaunchResult LaunchNormWeightGrad(StreamHandle stream, int64_t rows, int64_t columns,
                                   const ReduceResult& result, const T* dy, const T* x,
-                                  const float* mean, const float* rstd, R* y, void* workspace);
+                                  const float* mean, const float* rstd, R* dscale, R* dbias,
+                                  void* workspace);
+size_t NormWeightGradWorkspaceBytes(int64_t rows, int64_t columns, bool has_bias);
 
 // y[row] = the sum of dy[i] over the i with ids[i] - first == row, in their order, plus y[row] with
 // `adds`. Ids outside [0, limit) are reported.

@@ -57,13 +57,6 @@ std::vector<bool> LastAxis(const KernelSpec& spec) {
   if (!is_reduced.empty()) is_reduced.back() = true;
   return is_reduced;
 }
-// All but the last one.
-std::vector<bool> LeadingAxes(const KernelSpec& spec) {
-  std::vector<bool> is_reduced(Rank(spec.inputs[0]), true);
-  if (!is_reduced.empty()) is_reduced.back() = false;
-  return is_reduced;
-}
-
 using AxesOf = std::vector<bool> (*)(const KernelSpec&);
 
 size_t WorkspaceBytes(const KernelSpec& spec, AxesOf axes_of) {
@@ -149,40 +142,37 @@ KernelOr CreateSumExp(const KernelSpec& spec, Device&, Stream& stream) {
   });
 }
 
-// layer_norm_weight_grad (dy, x, mean, rstd) -> dscale, dbias.
-KernelOr CreateLayerNormWeightGrad(const KernelSpec& spec, Device&, Stream& stream) {
-  ASSIGN_OR_RETURN(const ReduceLoops loops, LoopsOf(spec, LeadingAxes(spec)));
+// layer_norm_weight_grad (dy, x, mean, rstd) -> dscale, dbias; rms_norm_weight_grad (dy, x, rstd)
+// -> dscale.
+template <bool kHasBias>
+KernelOr CreateNormWeightGrad(const KernelSpec& spec, Device&, Stream& stream) {
   return WithResultType(
       DeviceFloats(), spec,
       [&]<typename T, typename R>(std::type_identity<T>, std::type_identity<R>) {
         return MakeKernel(
-            spec, stream, [spec, loops](const KernelArgs& args, CudaStream& to) -> absl::Status {
+            spec, stream,
+            [spec, rows = RowsOf(spec.inputs[0])](const KernelArgs& args, CudaStream& to) {
               const ReduceResult result = {1, AddsToResults(spec, args)};
-              const T* dy = Input<T>(args, 0);
-              RETURN_IF_ERROR(Launched(
-                  spec, LaunchNormWeightGrad(to.handle(), loops, result, dy, Input<T>(args, 1),
-                                             Input<float>(args, 2), Input<float>(args, 3),
-                                             Output<R>(args, 0), args.workspace)));
-              return Launched(spec, LaunchReduce(to.handle(), FoldOp::kSum, loops, result, dy,
-                                                 Output<R>(args, 1), args.workspace));
+              const float* mean = kHasBias ? Input<float>(args, 2) : nullptr;
+              const float* rstd = Input<float>(args, kHasBias ? 3 : 2);
+              R* dbias = kHasBias ? Output<R>(args, 1) : nullptr;
+              return Launched(spec,
+                              LaunchNormWeightGrad(to.handle(), rows.count, rows.size, result,
+                                                   Input<T>(args, 0), Input<T>(args, 1), mean, rstd,
+                                                   Output<R>(args, 0), dbias, args.workspace));
             });
       });
 }
 
-// rms_norm_weight_grad (dy, x, rstd) -> dscale.
-KernelOr CreateRmsNormWeightGrad(const KernelSpec& spec, Device&, Stream& stream) {
-  ASSIGN_OR_RETURN(const ReduceLoops loops, LoopsOf(spec, LeadingAxes(spec)));
-  return WithResultType(
-      DeviceFloats(), spec,
-      [&]<typename T, typename R>(std::type_identity<T>, std::type_identity<R>) {
-        return MakeKernel(spec, stream, [spec, loops](const KernelArgs& args, CudaStream& to) {
-          const ReduceResult result = {1, AddsToResults(spec, args)};
-          return Launched(spec,
-                          LaunchNormWeightGrad(to.handle(), loops, result, Input<T>(args, 0),
-                                               Input<T>(args, 1), nullptr, Input<float>(args, 2),
-                                               Output<R>(args, 0), args.workspace));
-        });
-      });
+template <bool kHasBias>
+KernelDef NormWeightGradDef() {
+  return {.workspace_bytes =
+              [](const KernelSpec& spec, int) {
+                const Rows rows = RowsOf(spec.inputs[0]);
+                return NormWeightGradWorkspaceBytes(rows.count, rows.size, kHasBias);
+              },
+          .create = CreateNormWeightGrad<kHasBias>,
+          .supports_accumulate = true};
 }
 
 KernelOr CreateEmbeddingGrad(const KernelSpec& spec, Device&, Stream& stream) {
@@ -224,8 +214,8 @@ void AddReduceKernels(KernelRegistry* registry) {
   AddKernel(registry, "reduce_max", ReduceMaxDef());
   AddKernel(registry, "sum_squares", SumDef<AllAxes>(CreateSumSquares));
   AddKernel(registry, "sum_exp", SumDef<LastAxis>(CreateSumExp));
-  AddKernel(registry, "layer_norm_weight_grad", SumDef<LeadingAxes>(CreateLayerNormWeightGrad));
-  AddKernel(registry, "rms_norm_weight_grad", SumDef<LeadingAxes>(CreateRmsNormWeightGrad));
+  AddKernel(registry, "layer_norm_weight_grad", NormWeightGradDef<true>());
+  AddKernel(registry, "rms_norm_weight_grad", NormWeightGradDef<false>());
   AddKernel(registry, "embedding_grad",
             {.create = CreateEmbeddingGrad, .supports_accumulate = true});
 }

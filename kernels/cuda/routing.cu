@@ -1,4 +1,5 @@
 #include "kernels/cuda/routing.h"
+#include "kernels/cuda/scatter.h"
 #include "kernels/cuda/simt.h"
 
 namespace penstock::kernels::cuda {
@@ -29,9 +30,9 @@ __device__ int64_t RowOf(const RoutingShape& s, int64_t choice) {
 // See ScatterLaunch: the places of all experts for one group are a table, the group's choices its
 // indices.
 template <typename T>
-__global__ void DispatchKernel(RoutingShape s, int rows_a_block, int64_t parts_a_group, const T* x,
-                               const T* weights, T* y) {
-  __shared__ int row_of[kScatterThreads];  // of each choice of a chunk, in the block, or -1
+__global__ void __launch_bounds__(kScatterThreads)
+    DispatchKernel(RoutingShape s, int rows_a_block, int64_t parts_a_group, const T* x,
+                   const T* weights, T* y) {
   __shared__ float sums[kMaxScatterRows][kScatterThreads];
   const int own = static_cast<int>(threadIdx.x);
   const int64_t column = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
@@ -41,26 +42,21 @@ __global__ void DispatchKernel(RoutingShape s, int rows_a_block, int64_t parts_a
     const int64_t first_row = part % parts_a_group * rows_a_block;
     const int64_t first = group * choices_a_group;
     for (int r = 0; r < rows_a_block; ++r) sums[r][own] = 0;
-    for (int64_t begin = 0; begin < choices_a_group; begin += blockDim.x) {
-      const int64_t i = begin + own;
-      int found = -1;
-      if (i < choices_a_group) {
-        const SlotOf slot = FindSlot(s, first + i);
+    const auto find = [&](int64_t i, int64_t step, int(&rows)[kScatterIndices]) {
+      for (int k = 0; k < kScatterIndices; ++k) {
+        rows[k] = -1;
+        if (i + k * step >= choices_a_group) continue;
+        const SlotOf slot = FindSlot(s, first + i + k * step);
         const int64_t row = slot.expert * s.capacity + slot.place - first_row;
-        if (slot.expert >= 0 && row >= 0 && row < rows_a_block) found = static_cast<int>(row);
+        if (slot.expert >= 0 && row >= 0 && row < rows_a_block) rows[k] = static_cast<int>(row);
       }
-      row_of[own] = found;
-      const bool has_found = __syncthreads_or(found >= 0 ? 1 : 0) != 0;
-      if (has_found && column < s.width) {
-        for (int j = 0; j < static_cast<int>(blockDim.x); ++j) {
-          if (row_of[j] < 0) continue;
-          const int64_t choice = first + begin + j;
-          const float weight = weights != nullptr ? Widen(weights[choice]) : 1.0f;
-          sums[row_of[j]][own] += Widen(x[choice / s.choices * s.width + column]) * weight;
-        }
-      }
-      __syncthreads();
-    }
+    };
+    const auto load = [&](int64_t i) {
+      const int64_t choice = first + i;
+      const float weight = weights != nullptr ? Widen(weights[choice]) : 1.0f;
+      return Widen(x[choice / s.choices * s.width + column]) * weight;
+    };
+    ScatterAdd(choices_a_group, column < s.width, find, load, sums);
     if (column >= s.width) continue;
     for (int r = 0; r < rows_a_block && first_row + r < s.experts * s.capacity; ++r) {
       const int64_t expert = (first_row + r) / s.capacity;

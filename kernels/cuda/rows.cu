@@ -1,8 +1,15 @@
+#include <cfloat>
+#include <type_traits>
+
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/simt.h"
 
 namespace penstock::kernels::cuda {
 namespace {
+
+// Most threads of a block that works on a row of logits. A processor has several such blocks, so
+// that some of them load while others wait at a barrier.
+constexpr int kEntropyThreads = 256;
 
 // 0 for the maximum of a row whose softmax exists; NaN, as the softmax, when an element is NaN or
 // infinity or all are -infinity.
@@ -133,6 +140,127 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
 }
 
+// A row of at most kWarpRowSize elements, in packs, in the registers of a warp: lane l has every
+// kWarp-th pack from l on. So a norm reads a row once, and needs no barriers of the block.
+constexpr int64_t kWarpRowSize = 1024;
+constexpr int kWarpRowThreads = 128;  // of a block
+
+template <typename T, int kPacksALane>
+struct WarpRow {
+  static constexpr int kChunk = kPackOf<T>;
+
+  Pack<T, kChunk> packs[kPacksALane];
+
+  // body(p, i): of the p-th pack of the lane, whose elements begin at i.
+  template <typename F>
+  __device__ static void ForPacks(int size, const F& body) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+    for (int p = 0; p < kPacksALane; ++p) {
+      const int i = (p * kWarp + lane) * kChunk;
+      if (i < size) body(p, i);
+    }
+  }
+  __device__ void Load(const T* row, int size) {
+    ForPacks(size,
+             [&](int p, int i) { packs[p] = *reinterpret_cast<const Pack<T, kChunk>*>(row + i); });
+  }
+  __device__ Values<T, kChunk> Widened(int p) const {
+    Values<T, kChunk> values;
+    for (int j = 0; j < kChunk; ++j) values.v[j] = Widen(packs[p].v[j]);
+    return values;
+  }
+};
+
+// As LayerNormKernel.
+template <typename T, int kPacksALane>
+__global__ void __launch_bounds__(kWarpRowThreads)
+    LayerNormWarpKernel(NormParams params, const T* x, const T* scale, const T* bias, T* y,
+                        float* means, float* rstds) {
+  using Row = WarpRow<T, kPacksALane>;
+  constexpr int kChunk = Row::kChunk;
+  const int size = static_cast<int>(params.size);
+  const int64_t step = ThreadCount() / kWarp;
+  for (int64_t at = ThreadIndex() / kWarp; at < params.rows; at += step) {
+    Row in;
+    in.Load(x + at * params.size, size);
+    float sum = 0;
+    Row::ForPacks(size, [&](int p, int) {
+      const Values<T, kChunk> values = in.Widened(p);
+      for (int j = 0; j < kChunk; ++j) sum += values.v[j];
+    });
+    const float mean = ReduceWarp(sum, SumOp()) / static_cast<float>(size);
+    float squares = 0;
+    Row::ForPacks(size, [&](int p, int) {
+      const Values<T, kChunk> values = in.Widened(p);
+      for (int j = 0; j < kChunk; ++j) squares += (values.v[j] - mean) * (values.v[j] - mean);
+    });
+    const float variance = ReduceWarp(squares, SumOp()) / static_cast<float>(size);
+    const float rstd = 1 / sqrtf(variance + params.epsilon);
+    Row::ForPacks(size, [&](int p, int i) {
+      Values<T, kChunk> values = in.Widened(p);
+      const Values<T, kChunk> factor = LoadElements<true, kChunk>(scale + i, 1, kChunk);
+      const Values<T, kChunk> offset = LoadElements<true, kChunk>(bias + i, 1, kChunk);
+      for (int j = 0; j < kChunk; ++j) {
+        values.v[j] = (values.v[j] - mean) * rstd * factor.v[j] + offset.v[j];
+      }
+      StoreElements<true, kChunk>(values, 1, kChunk, y + at * params.size + i);
+    });
+    if (threadIdx.x % kWarp == 0) {
+      if (means != nullptr) means[at] = mean;
+      if (rstds != nullptr) rstds[at] = rstd;
+    }
+  }
+}
+
+// As NormGradKernel.
+template <typename T, int kPacksALane>
+__global__ void __launch_bounds__(kWarpRowThreads)
+    NormGradWarpKernel(NormParams params, const T* dy, const T* x, const T* scale,
+                       const float* means, const float* rstds, T* dx) {
+  using Row = WarpRow<T, kPacksALane>;
+  constexpr int kChunk = Row::kChunk;
+  const int size = static_cast<int>(params.size);
+  const float share = 1 / static_cast<float>(size);
+  const int64_t step = ThreadCount() / kWarp;
+  Row factors;
+  factors.Load(scale, size);
+  for (int64_t at = ThreadIndex() / kWarp; at < params.rows; at += step) {
+    Row gradients;
+    Row in;
+    gradients.Load(dy + at * params.size, size);
+    in.Load(x + at * params.size, size);
+    const float mean = means != nullptr ? means[at] : 0.0f;
+    const float rstd = rstds[at];
+    float sum_g = 0;
+    float sum_gh = 0;
+    // body(g, h) of each element of a pack.
+    const auto each = [&](int p, const auto& body) {
+      Values<T, kChunk> gradient = gradients.Widened(p);
+      const Values<T, kChunk> factor = factors.Widened(p);
+      const Values<T, kChunk> from = in.Widened(p);
+      for (int j = 0; j < kChunk; ++j) {
+        gradient.v[j] = body(gradient.v[j] * factor.v[j], (from.v[j] - mean) * rstd);
+      }
+      return gradient;
+    };
+    Row::ForPacks(size, [&](int p, int) {
+      each(p, [&](float g, float h) {
+        sum_g += g;
+        sum_gh += g * h;
+        return g;
+      });
+    });
+    const float mean_gh = ReduceWarp(sum_gh, SumOp()) * share;
+    const float mean_g = means != nullptr ? ReduceWarp(sum_g, SumOp()) * share : 0.0f;
+    Row::ForPacks(size, [&](int p, int i) {
+      const Values<T, kChunk> result =
+          each(p, [&](float g, float h) { return rstd * (g - mean_g - h * mean_gh); });
+      StoreElements<true, kChunk>(result, 1, kChunk, dx + at * params.size + i);
+    });
+  }
+}
+
 template <bool kPacks, typename T>
 __global__ void __launch_bounds__(kMaxThreads)
     RmsNormKernel(NormParams params, const T* x, const T* scale, T* y, float* rstds) {
@@ -199,35 +327,70 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
 }
 
+// exp(x) = Exp2(kLog2E x), for x of which no large part is rounded off: differences.
+constexpr float kLog2E = 1.4426950408889634f;
+
+// The label's place in the chunk that begins at `i`, or a negative number: a chunk has one test.
+template <int kChunk>
+__device__ int PlaceInChunk(int64_t label, int64_t i) {
+  const auto place = static_cast<uint64_t>(label - i);
+  return place < kChunk ? static_cast<int>(place) : -1;
+}
+
+// One pass: each thread keeps the largest logit so far and the sum of exp(logit - that), which it
+// rescales once a chunk.
+//
 // If the label has the largest logit, the loss may be far smaller than its term of the sum, 1,
-// which is therefore left to log1p: see kernels/cpu/cross_entropy.cc.
+// which is therefore left to log1p (see kernels/cpu/cross_entropy.cc): the pass leaves out the
+// label.
 template <bool kPacks, typename T>
-__global__ void __launch_bounds__(kMaxThreads)
+__global__ void __launch_bounds__(kEntropyThreads)
     CrossEntropyKernel(CrossEntropyParams params, const T* logits, float* losses, float* maxima,
                        float* log_sums) {
   const Row<kPacks, T> row = {params.size, 1};
   using Chunk = typename Row<kPacks, T>::Chunk;
+  constexpr int kChunk = Row<kPacks, T>::kChunk;
   for (int64_t at = blockIdx.x; at < params.rows; at += gridDim.x) {
     const T* x = logits + at * params.size;
     const int64_t label = LoadIndex(params.labels, at);
     const bool is_inside = label >= 0 && label < params.limit;
-    float max = -INFINITY;
+    float max = -FLT_MAX;  // finite, so that its difference from -infinity is a number
+    float sum = 0;
     row.ForChunks([&](int64_t i, int size) {
-      const Chunk in = row.Load(x, i, size);
-      for (int j = 0; j < size; ++j) max = MaxOp()(max, in.v[j]);
-    });
-    max = MaxBlock(max);
-    float sum = 0;  // without the label's term
-    row.ForChunks([&](int64_t i, int size) {
-      const Chunk in = row.Load(x, i, size);
-      for (int j = 0; j < size; ++j) {
-        if (i + j != label) sum += expf(in.v[j] - max);
+      Chunk in = row.Load(x, i, size);
+      const int place = PlaceInChunk<kChunk>(label, i);
+      if (place >= 0) {
+#pragma unroll
+        for (int j = 0; j < kChunk; ++j) in.v[j] = j == place ? -INFINITY : in.v[j];
       }
+      float new_max = max;
+      for (int j = 0; j < kChunk; ++j) {
+        if (!kPacks && j >= size) in.v[j] = -INFINITY;
+        new_max = fmaxf(new_max, in.v[j]);
+      }
+      sum *= Exp2((max - new_max) * kLog2E);
+      for (int j = 0; j < kChunk; ++j) sum += Exp2((in.v[j] - new_max) * kLog2E);
+      max = new_max;
     });
-    sum = SumBlock(sum) + NanUnlessFinite(max);
+    const float own_max = max;
+    max = MaxBlock(max);
+    sum = SumBlock(sum * Exp2((own_max - max) * kLog2E));
+    if (sum == 0) max = -INFINITY;  // none but the label, or no other logit is above -infinity
+    if (sum != sum) {               // NaN or infinity, which fmaxf does not tell apart
+      max = -INFINITY;
+      row.ForChunks([&](int64_t i, int size) {
+        const Chunk in = row.Load(x, i, size);
+        for (int j = 0; j < size; ++j) max = MaxOp()(max, in.v[j]);
+      });
+      max = MaxBlock(max);
+    }
     if (threadIdx.x != 0) continue;
     CheckIndex(params.site, label, params.limit);
     const float of_label = is_inside ? Widen(x[label]) : NAN;
+    const float max_of_others = max;
+    if (is_inside) max = MaxOp()(max, of_label);
+    if (sum > 0) sum *= expf(max_of_others - max);
+    sum += NanUnlessFinite(max);
     const double log_sum = of_label == max ? log1p(static_cast<double>(sum))
                                            : log(static_cast<double>(sum) + expf(of_label - max));
     losses[at] = static_cast<float>(log_sum - (static_cast<double>(of_label) - max));
@@ -237,27 +400,32 @@ __global__ void __launch_bounds__(kMaxThreads)
 }
 
 template <bool kPacks, typename T>
-__global__ void __launch_bounds__(kMaxThreads)
+__global__ void __launch_bounds__(kEntropyThreads)
     CrossEntropyGradKernel(CrossEntropyParams params, const T* logits, const float* maxima,
                            const float* log_sums, const float* dlosses, T* dlogits) {
   const Row<kPacks, T> row = {params.size, 1};
   using Chunk = typename Row<kPacks, T>::Chunk;
+  constexpr int kChunk = Row<kPacks, T>::kChunk;
   for (int64_t at = blockIdx.x; at < params.rows; at += gridDim.x) {
     const int64_t begin = at * params.size;
     const int64_t label = LoadIndex(params.labels, at);
     const int64_t own = label - params.first;
     const float max = maxima[at];
-    const float log_sum = log_sums[at];
     float dloss = dlosses[at];
     if (label < 0 || label >= params.limit) {
       if (threadIdx.x == 0) CheckIndex(params.site, label, params.limit);
       dloss = NAN;
     }
+    const float offset = log_sums[at] * kLog2E;
     row.ForChunks([&](int64_t i, int size) {
       Chunk chunk = row.Load(logits + begin, i, size);
-      for (int j = 0; j < size; ++j) {
-        const float term = dloss * expf(chunk.v[j] - max - log_sum);
-        chunk.v[j] = i + j == own ? term - dloss : term;
+      for (int j = 0; j < kChunk; ++j) {
+        chunk.v[j] = dloss * Exp2((chunk.v[j] - max) * kLog2E - offset);
+      }
+      const int place = PlaceInChunk<kChunk>(own, i);
+      if (place >= 0) {
+#pragma unroll
+        for (int j = 0; j < kChunk; ++j) chunk.v[j] -= j == place ? dloss : 0.0f;
       }
       row.Store(chunk, i, size, dlogits + begin);
     });
@@ -273,6 +441,33 @@ bool HasPacks(int64_t size, const Data*... rows) {
 template <typename T>
 LaunchShape ShapeOf(int64_t rows, int64_t size) {
   return ShapeForRows(rows, size, kPackOf<T>);
+}
+
+// launch(kPacksALane, shape), where a warp can hold a row of `size` elements in so many packs.
+template <typename T, typename F>
+LaunchResult LaunchWarpRows(int64_t rows, int64_t size, const F& launch) {
+  constexpr int kStep = 8 / kPackOf<T>;  // packs of 8 elements
+  const int64_t blocks = CeilDiv(rows, kWarpRowThreads / kWarp);
+  const LaunchShape shape = {
+      .grid_x = static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks),
+      .threads_x = kWarpRowThreads};
+  switch (CeilDiv(size, 8 * kWarp)) {
+    case 1:
+      return launch(std::integral_constant<int, kStep>(), shape);
+    case 2:
+      return launch(std::integral_constant<int, 2 * kStep>(), shape);
+    case 3:
+      return launch(std::integral_constant<int, 3 * kStep>(), shape);
+    default:
+      return launch(std::integral_constant<int, 4 * kStep>(), shape);
+  }
+}
+
+template <typename T>
+LaunchShape EntropyShapeOf(int64_t rows, int64_t size) {
+  LaunchShape shape = ShapeOf<T>(rows, size);
+  if (shape.threads_x > kEntropyThreads) shape.threads_x = kEntropyThreads;
+  return shape;
 }
 
 }  // namespace
@@ -299,6 +494,14 @@ LaunchResult LaunchLayerNorm(StreamHandle stream, const NormParams& params, cons
                              const T* scale, const T* bias, T* y, float* mean, float* rstd) {
   if (params.rows == 0) return 0;
   const bool has_packs = HasPacks<T>(params.size, x, scale, bias, y);
+  if (has_packs && params.size <= kWarpRowSize) {
+    return LaunchWarpRows<T>(
+        params.rows, params.size,
+        [&]<int kPacksALane>(std::integral_constant<int, kPacksALane>, auto shape) {
+          return Launch(&LayerNormWarpKernel<T, kPacksALane>, shape, stream, params, x, scale, bias,
+                        y, mean, rstd);
+        });
+  }
   return Launch(has_packs ? &LayerNormKernel<true, T> : &LayerNormKernel<false, T>,
                 ShapeOf<T>(params.rows, params.size), stream, params, x, scale, bias, y, mean,
                 rstd);
@@ -318,6 +521,14 @@ LaunchResult LaunchNormGrad(StreamHandle stream, const NormParams& params, const
                             const T* scale, const float* mean, const float* rstd, T* dx) {
   if (params.rows == 0) return 0;
   const bool has_packs = HasPacks<T>(params.size, dy, x, scale, dx);
+  if (has_packs && params.size <= kWarpRowSize) {
+    return LaunchWarpRows<T>(
+        params.rows, params.size,
+        [&]<int kPacksALane>(std::integral_constant<int, kPacksALane>, auto shape) {
+          return Launch(&NormGradWarpKernel<T, kPacksALane>, shape, stream, params, dy, x, scale,
+                        mean, rstd, dx);
+        });
+  }
   return Launch(has_packs ? &NormGradKernel<true, T> : &NormGradKernel<false, T>,
                 ShapeOf<T>(params.rows, params.size), stream, params, dy, x, scale, mean, rstd, dx);
 }
@@ -328,7 +539,8 @@ LaunchResult LaunchCrossEntropy(StreamHandle stream, const CrossEntropyParams& p
   if (params.rows == 0) return 0;
   const bool has_packs = HasPacks<T>(params.size, logits);
   return Launch(has_packs ? &CrossEntropyKernel<true, T> : &CrossEntropyKernel<false, T>,
-                ShapeOf<T>(params.rows, params.size), stream, params, logits, loss, max, log_sum);
+                EntropyShapeOf<T>(params.rows, params.size), stream, params, logits, loss, max,
+                log_sum);
 }
 
 template <typename T>
@@ -338,8 +550,8 @@ LaunchResult LaunchCrossEntropyGrad(StreamHandle stream, const CrossEntropyParam
   if (params.rows == 0) return 0;
   const bool has_packs = HasPacks<T>(params.size, logits, dlogits);
   return Launch(has_packs ? &CrossEntropyGradKernel<true, T> : &CrossEntropyGradKernel<false, T>,
-                ShapeOf<T>(params.rows, params.size), stream, params, logits, max, log_sum, dloss,
-                dlogits);
+                EntropyShapeOf<T>(params.rows, params.size), stream, params, logits, max, log_sum,
+                dloss, dlogits);
 }
 
 // ---- Instances.

@@ -1,7 +1,7 @@
 // Launches of the kernels that normalise rows: softmax, norms, cross-entropy and their gradients. A
-// block works on a row; sums are in float. T: float, BFloat16 or Float16; statistics and losses are
-// float. Where addresses and the size allow it, 16 bytes move at a time; the order of sums is the
-// same if not.
+// block works on a row, or a warp on a short row of a norm; sums are in float. T: float, BFloat16
+// or Float16; statistics and losses are float. Where addresses and the size allow it, 16 bytes move
+// at a time; only short rows of norms have sums in another order if not.
 //
 // Thread rule: pure functions but for the work that they give to the stream.
 

@@ -61,6 +61,7 @@ inline float BitsToFloat(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline float HalfBitsToFloat(uint16_t bits) { return ToFloat(Float16{bits}); }
 inline uint16_t BFloat16Bits(float x) { return ToBFloat16(x).bits; }
 inline uint16_t HalfBits(float x) { return ToFloat16(x).bits; }
+inline float Exp2(float x) { return std::exp2(x); }
 
 #else
 
@@ -109,6 +110,12 @@ __device__ inline uint16_t HalfBits(float x) {
   uint16_t bits;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
   return bits;
+}
+// 2^x, with a relative error of up to 2^-22; 0 for a result below the normal numbers.
+__device__ inline float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 #endif
@@ -280,6 +287,25 @@ __device__ inline int64_t LoadIndex(const Indices& indices, int64_t i) {
       return static_cast<const int32_t*>(indices.data)[i];
     default:
       return static_cast<const int64_t*>(indices.data)[i];
+  }
+}
+
+// to[k] = the index at i + k * step, for those below `count`. All loads are under way at once.
+template <int N>
+__device__ inline void LoadIndices(const Indices& indices, int64_t i, int64_t step, int64_t count,
+                                   int64_t (&to)[N]) {
+  const auto load = [&](const auto* data) {
+    for (int k = 0; k < N; ++k) to[k] = i + k * step < count ? data[i + k * step] : 0;
+  };
+  switch (indices.type) {
+    case Indices::kI8:
+      return load(static_cast<const int8_t*>(indices.data));
+    case Indices::kU8:
+      return load(static_cast<const uint8_t*>(indices.data));
+    case Indices::kI32:
+      return load(static_cast<const int32_t*>(indices.data));
+    default:
+      return load(static_cast<const int64_t*>(indices.data));
   }
 }
 

@@ -4,6 +4,7 @@
 #define PENSTOCK_SIMULATED_SIMT
 
 #include <climits>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -225,6 +226,32 @@ TEST(SimulatedProductsTest, WithoutAnAlgorithmEpiloguesAreKernelsOfTheirOwn) {
     SimulatedDevice device;
     device.host_blas().has_epilogues = false;
     KernelCheckRun(check, registry, device).Run();
+  }
+}
+
+// A label with the largest logit: the loss is not rounded to what is left of 1.
+TEST(SimulatedCrossEntropyTest, LossesFarBelowOneKeepTheirDigits) {
+  constexpr int64_t kSize = 512;
+  constexpr int64_t kLabel = 77;
+  alignas(16) float logits[kSize];
+  const int64_t label = kLabel;
+  for (const float largest : {10.0f, 30.0f, 70.0f}) {
+    for (float& logit : logits) logit = 1000.0f;
+    logits[kLabel] = 1000.0f + largest;
+    Fault fault;
+    CrossEntropyParams params;
+    params.rows = 1;
+    params.size = params.limit = kSize;
+    params.labels.data = &label;
+    params.site.fault = &fault;
+    float loss = 0;
+    float max = 0;
+    float log_sum = 0;
+    ASSERT_EQ(LaunchCrossEntropy<float>(nullptr, params, logits, &loss, &max, &log_sum), 0);
+    const double expected = std::log1p((kSize - 1) * std::exp(-static_cast<double>(largest)));
+    EXPECT_NEAR(loss, expected, 1e-5 * expected);
+    EXPECT_EQ(max, 1000.0f + largest);
+    EXPECT_EQ(log_sum, loss);
   }
 }
 

@@ -346,6 +346,7 @@ inline int __syncthreads_or(int value) {
 inline unsigned __ballot_sync(unsigned, int value) {
   return penstock::kernels::cuda::simulated::running_block->Ballot(value != 0);
 }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline void __threadfence_system() {}
 template <typename T>
 T __shfl_xor_sync(unsigned, T value, int mask) {

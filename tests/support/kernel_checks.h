@@ -166,11 +166,26 @@ inline void AddLargeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>
       {{-2, 2}, {-2, 2}, {-2, 2}, {-1, 1}, {0.5, 2}});
   add("layer_norm_weight_grad", {}, {F32({300, 70}), F32({300, 70}), F32({300}), F32({300})},
       {{-1, 1}, {-1, 1}, {-1, 1}, {0.5, 1}});
+  add("layer_norm_weight_grad", {}, {F32({600, 200}), F32({600, 200}), F32({600}), F32({600})},
+      {{-1, 1}, {-1, 1}, {-1, 1}, {0.5, 1}});
+  // Rows that a warp holds in registers, also if its lanes have less than they could.
+  for (const int64_t size : {8, 96, 264, 520, 768, 1024}) {
+    const TensorType rows = F32({7, size});
+    const TensorType row = F32({size});
+    const TensorType each = F32({7});
+    add("layer_norm", {}, {rows, row, row}, {{3, 4}, {-2, 2}, {-2, 2}});
+    add("layer_norm_grad", {}, {rows, rows, row, each, each},
+        {{-2, 2}, {-2, 2}, {-2, 2}, {-1, 1}, {0.5, 2}});
+    add("rms_norm_grad", {}, {rows, rows, row, each}, {{-2, 2}, {-2, 2}, {-2, 2}, {0.5, 2}});
+  }
   add("rms_norm", {}, {F32({5, 200}), F32({200})});
   add("rms_norm_weight_grad", {}, {F32({200, 33}), F32({200, 33}), F32({200})},
       {{-1, 1}, {-1, 1}, {0.5, 1}});
   add("cross_entropy", {}, {F32({6, 1500}), I64({6})}, {{-30, 30}, {0, 1500}});
   add("reduce_sum", {{"axes", Integers({0})}}, {F32({900, 5})});
+  add("reduce_sum", {{"axes", Integers({0})}}, {F32({700, 200})});
+  add("reduce_sum", {{"axes", Integers({0})}}, {I64({300, 66})}, {{-99, 99}});
+  add("reduce_max", {{"axes", Integers({0})}}, {F32({400, 136})});
   add("reduce_sum", {{"axes", Integers({0, 1})}}, {F32({300, 70})}, {{0, 1}}).tolerance = 1e-6;
   add("reduce_sum", {{"axes", Integers({1})}}, {F32({5, 40, 6})});
   add("reduce_sum", {{"axes", Integers({0, 2})}}, {I64({5, 40, 6})}, {{-99, 99}});
@@ -243,6 +258,7 @@ inline void AddLargeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>
     add("attention_grad", {{"causal", true}}, {q, k, k, q, F32({1, 2, 21}), q},
         {{-1, 1}, {-1, 1}, {-1, 1}, {-1, 1}, {4, 6}, {-1, 1}});
   }
+  add("embedding_grad", {{"rows", 20}}, {F32({3600, 70}), I64({3600})}, {{-1, 1}, {0, 20}});
   // Tables of so many rows that a block takes several.
   add("embedding_grad", {{"rows", 70000}}, {F32({300, 1}), I64({300})}, {{-1, 1}, {69000, 70000}});
   add("embedding_grad", {{"rows", 9000}}, {F32({300, 35}), I64({300})}, {{-1, 1}, {0, 30}});
@@ -363,6 +379,23 @@ inline void AddSpecialValueCases(const graph::OpRegistry& ops, std::vector<Kerne
     plant_rows(add("reduce_sum", {{"axes", Integers({1})}}, {F32({5, size})}), size);
     plant_rows(add("reduce_mean", {{"axes", Integers({1})}}, {F32({5, size})}), size);
     plant_rows(add("top_k", {{"k", 3}}, {F32({5, size})}), size);
+  }
+  constexpr int64_t kPacked = 304;  // rows of whole packs
+  plant_rows(add("cross_entropy", {}, {F32({5, kPacked}), I64({5})}, {{-2, 2}, {0, kPacked}}),
+             kPacked);
+  {
+    // Labels: the only finite logit, inf, -inf, NaN, and beside logits far below.
+    KernelCheck& check =
+        add("cross_entropy", {}, {F32({5, kPacked}), I64({5})}, {{-2, 2}, {0, kPacked}});
+    const std::vector<double> of_label = {1, kInf, -kInf, kNan, 3e38};
+    for (int64_t row = 0; row < 5; ++row) {
+      const int64_t label = 8 * row + 3;
+      for (int64_t i = 0; i < kPacked && (row == 0 || row == 4); ++i) {
+        check.planted.push_back({0, row * kPacked + i, row == 0 ? -kInf : -3e38});
+      }
+      check.planted.push_back({0, row * kPacked + label, of_label[row]});
+      check.planted.push_back({1, row, static_cast<double>(label)});
+    }
   }
   plant_rows(add("reduce_max", {{"axes", Integers({0})}}, {F32({5, 40})}), 40);
   plant_rows(add("max_pool2d", {{"window", Integers({2, 2})}}, {F32({1, 5, 4, 4})}), 16);
