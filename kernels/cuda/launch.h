@@ -25,6 +25,9 @@ inline constexpr size_t kPlainSharedBytes = 48 << 10;  // of a block, without as
 inline constexpr size_t kMaxSharedBytes = 99 << 10;    // on every architecture since sm_80
 // Blocks of the kernels that loop over their work: some waves on the largest devices of today.
 inline constexpr int64_t kMaxBlocks = 4096;
+// Blocks of 256 threads that run at a time on the largest devices of today, 6 on each of their 132
+// processors: for kernels whose blocks have something to do before they loop.
+inline constexpr int64_t kWaveBlocks = 792;
 inline constexpr int64_t kMaxGridY = 65535;
 
 struct LaunchShape {
@@ -46,10 +49,10 @@ constexpr bool IsLaunchable(const LaunchShape& shape) {
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Threads that loop over `count` pieces of work: 256 a block.
-constexpr LaunchShape ShapeForLoop(int64_t count) {
+constexpr LaunchShape ShapeForLoop(int64_t count, int64_t max_blocks = kMaxBlocks) {
   constexpr int64_t kThreads = 256;
   int64_t blocks = CeilDiv(count, kThreads);
-  if (blocks > kMaxBlocks) blocks = kMaxBlocks;
+  if (blocks > max_blocks) blocks = max_blocks;
   if (blocks < 1) blocks = 1;
   return {.grid_x = static_cast<unsigned>(blocks), .threads_x = kThreads};
 }

@@ -9,12 +9,24 @@ struct AdamwFactors {
   float scale, step_size, epsilon, keep;
 };
 
+// The powers by repeated squaring: pow() would take one thread of each block, for which the others
+// wait, several times as long.
 __device__ AdamwFactors FactorsOf(const AdamwParams& params) {
-  const double step = static_cast<double>(*params.step);
   const double rate = LoadScalar(params.rate);
-  const double correction2 = sqrt(1 - pow(params.beta2, step));
-  return {LoadScalar(params.scale),
-          static_cast<float>(rate / (1 - pow(params.beta1, step)) * correction2),
+  double power1 = 1;
+  double power2 = 1;
+  double square1 = params.beta1;
+  double square2 = params.beta2;
+  for (int64_t left = *params.step; left > 0; left /= 2) {
+    if (left % 2 != 0) {
+      power1 *= square1;
+      power2 *= square2;
+    }
+    square1 *= square1;
+    square2 *= square2;
+  }
+  const double correction2 = sqrt(1 - power2);
+  return {LoadScalar(params.scale), static_cast<float>(rate / (1 - power1) * correction2),
           static_cast<float>(params.epsilon * correction2),
           static_cast<float>(1 - rate * params.weight_decay)};
 }
@@ -83,11 +95,11 @@ LaunchResult LaunchAdamw(StreamHandle stream, const AdamwParams& params, int64_t
                           IsAligned<kPack>(v) && IsAligned<kPack>(new_w) &&
                           IsAligned<kPack>(new_m) && IsAligned<kPack>(new_v);
   if (count % kPack == 0 && is_aligned) {
-    return Launch(&AdamwKernel<kPack, T>, ShapeForLoop(count / kPack), stream, params, count, w, g,
-                  m, v, new_w, new_m, new_v);
+    return Launch(&AdamwKernel<kPack, T>, ShapeForLoop(count / kPack, kWaveBlocks), stream, params,
+                  count, w, g, m, v, new_w, new_m, new_v);
   }
-  return Launch(&AdamwKernel<1, T>, ShapeForLoop(count), stream, params, count, w, g, m, v, new_w,
-                new_m, new_v);
+  return Launch(&AdamwKernel<1, T>, ShapeForLoop(count, kWaveBlocks), stream, params, count, w, g,
+                m, v, new_w, new_m, new_v);
 }
 
 template <typename T>
