@@ -356,6 +356,70 @@ TYPED_TEST(SimulatedBatchTypesTest, AdamwOfManyParametersIsAFewLaunches) {
   }
 }
 
+// From floats to floats, each of another batch.
+TYPED_TEST(SimulatedBatchTypesTest, CastsOfManyParametersAreAFewLaunches) {
+  using T = TypeParam;
+  const std::vector<int64_t> sizes = MixedSizes(240);
+  for (const int64_t offset : {0, 1}) {
+    SCOPED_TRACE(StrCat("offset ", offset));
+    std::vector<Tensors<BFloat16>> results;
+    for (const bool at_once : {false, true}) {
+      Tensors<T> from;
+      Tensors<BFloat16> to;
+      std::vector<HeldRun> runs;
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        from.push_back(SomeNumbers<T>(sizes[i] + offset, static_cast<int64_t>(i)));
+        to.push_back(SomeNumbers<BFloat16>(sizes[i] + offset + 1, 0));
+        const KernelSpec spec = {.op = "cast",
+                                 .attributes = {{"dtype", DType::kBF16}},
+                                 .inputs = {testing::WholeTile({DTypeOf<T>(), {sizes[i]}})},
+                                 .outputs = {testing::WholeTile({DType::kBF16, {sizes[i]}})}};
+        runs.push_back(
+            this->Make(spec, {from.back().data() + offset}, {to.back().data() + offset}));
+      }
+      EXPECT_EQ(this->RunAll(runs, at_once), at_once ? 3u : 239u);  // of 112 entries at most
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        for (int64_t j = 0; j < sizes[i]; ++j) {
+          ASSERT_EQ(to[i][j + offset].bits, BFloat16Bits(Widen(from[i][j + offset])));
+        }
+        EXPECT_EQ(to[i].back().bits, SomeNumbers<BFloat16>(sizes[i] + offset + 1, 0).back().bits);
+      }
+      results.push_back(to);
+    }
+    EXPECT_TRUE(HaveTheSameBits(results[0], results[1]));
+  }
+}
+
+// As the norm of all gradients is formed: a tree of sums in place.
+TEST_F(SimulatedBatchTest, ATreeOfSumsIsALaunchALevel) {
+  const TileDesc scalar = testing::WholeTile({DType::kF32, {}});
+  const KernelSpec spec = {
+      .op = "add", .attributes = {}, .inputs = {scalar, scalar}, .outputs = {scalar}};
+  std::vector<Tensors<float>> results;
+  for (const bool at_once : {false, true}) {
+    Tensors<float> terms;
+    std::vector<size_t> level;
+    for (size_t i = 0; i < 148; ++i) {
+      terms.push_back(SomeNumbers<float>(1, static_cast<int64_t>(i)));
+      level.push_back(i);
+    }
+    std::vector<HeldRun> runs;
+    while (level.size() > 1) {
+      std::vector<size_t> next;
+      for (size_t i = 0; i + 1 < level.size(); i += 2) {
+        float* const x = terms[level[i]].data();
+        runs.push_back(Make(spec, {x, terms[level[i + 1]].data()}, {x}));
+        next.push_back(level[i]);
+      }
+      if (level.size() % 2 == 1) next.push_back(level.back());
+      level = std::move(next);
+    }
+    EXPECT_EQ(RunAll(runs, at_once), at_once ? 8u : 147u);
+    results.push_back(terms);
+  }
+  EXPECT_TRUE(HaveTheSameBits(results[0], results[1]));
+}
+
 // Two updates, of which the second one reads or writes what the first one does. Both orders of
 // launches give the same results only if they run one after the other.
 TEST_F(SimulatedBatchTest, WhatTouchesResultsOfTheBatchIsLaunchedBehindIt) {
