@@ -148,6 +148,7 @@ void AddCopyKernels(KernelRegistry* registry);
 void AddLocalKernels(KernelRegistry* registry);
 void AddRowKernels(KernelRegistry* registry);
 void AddReduceKernels(KernelRegistry* registry);
+void AddSumSquaresKernels(KernelRegistry* registry);
 void AddContractionKernels(KernelRegistry* registry);
 void AddEpilogueKernels(KernelRegistry* registry);
 void AddAttentionKernels(KernelRegistry* registry);

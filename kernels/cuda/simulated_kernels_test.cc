@@ -29,6 +29,7 @@
 #include "kernels/cuda/routing.cu"
 #include "kernels/cuda/rows.cu"
 #include "kernels/cuda/simulated_device.h"
+#include "kernels/cuda/sum_squares.cu"
 #include "kernels/cuda/tensor_attention.cu"
 #include "kernels/gpu.h"
 #include "penstock/penstock.h"
@@ -387,6 +388,54 @@ TYPED_TEST(SimulatedBatchTypesTest, CastsOfManyParametersAreAFewLaunches) {
       results.push_back(to);
     }
     EXPECT_TRUE(HaveTheSameBits(results[0], results[1]));
+  }
+}
+
+TYPED_TEST(SimulatedBatchTypesTest, SumsOfManyGradientsAreAFewLaunches) {
+  using T = TypeParam;
+  std::vector<int64_t> sizes = MixedSizes(130);
+  sizes[7] = 70000;  // five parts
+  std::vector<Tensors<T>> results;
+  for (const int64_t offset : {0, 1}) {  // the order of additions does not depend on addresses
+    for (const bool at_once : {false, true}) {
+      Tensors<T> from;
+      Tensors<T> to(1, std::vector<T>(sizes.size()));
+      std::vector<HeldRun> runs;
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        const TileDesc tile = testing::WholeTile({DTypeOf<T>(), {sizes[i]}});
+        from.push_back(std::vector<T>(static_cast<size_t>(offset)));
+        const std::vector<T> numbers = SomeNumbers<T>(sizes[i], static_cast<int64_t>(i));
+        from.back().insert(from.back().end(), numbers.begin(), numbers.end());
+        runs.push_back(this->Make({.op = "sum_squares",
+                                   .attributes = {},
+                                   .inputs = {tile},
+                                   .outputs = {testing::WholeTile({DTypeOf<T>(), {}})}},
+                                  {from.back().data() + offset}, {&to[0][i]}));
+      }
+      // Two kernels for up to 112 tensors.
+      EXPECT_EQ(this->RunAll(runs, at_once), at_once ? 4u : 260u);
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        double sum = 0;
+        for (const T x : from[i]) sum += static_cast<double>(Widen(x)) * Widen(x);
+        EXPECT_NEAR(Widen(to[0][i]), sum, (kIsHalf<T> ? 5e-3 : 1e-6) * sum) << sizes[i];
+      }
+      results.push_back(to);
+    }
+  }
+  for (size_t i = 1; i < results.size(); ++i) {
+    EXPECT_TRUE(HaveTheSameBits(results[0], results[i])) << i;
+  }
+}
+
+// Tables are launched when the sums of their parts fill the memory that there is for them.
+TEST(SumSquaresTest, PartsAreBounded) {
+  for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{16384}, int64_t{16385},
+                              int64_t{67108864}, int64_t{67108865}, int64_t{1} << 33}) {
+    const int64_t parts = NumSumParts(count);
+    EXPECT_GE(parts, 1) << count;
+    EXPECT_LE(parts, kMaxSumParts) << count;
+    EXPECT_GE(parts * SumPartSize(count), count);
+    EXPECT_EQ(SumPartSize(count) % 8, 0);
   }
 }
 
