@@ -74,6 +74,7 @@ struct ErrorState {
 
   PinnedErrors* pinned = nullptr;
   absl::Status of_host;              // the first call that failed
+  uint64_t host_launch = kNoLaunch;  // what it was to launch
   uint64_t peer_launch = kNoLaunch;  // GpuStream::SetPeerLaunch
   // Streams that this one has waited for, and those that they have.
   std::vector<std::shared_ptr<ErrorState>> upstream;
@@ -91,10 +92,10 @@ struct ErrorState {
 
   // What the device has found itself comes before what others have told it.
   StreamError first_error() const {
-    if (!of_host.ok()) return {of_host, kNoLaunch};
+    if (!of_host.ok()) return {of_host, host_launch};
     if (has_fault()) return {FaultStatus(pinned->fault), pinned->fault.launch};
     for (const auto& other : upstream) {
-      if (!other->of_host.ok()) return {other->of_host, kNoLaunch};
+      if (!other->of_host.ok()) return {other->of_host, other->host_launch};
       if (other->has_fault()) {
         return {FaultStatus(other->pinned->fault), other->pinned->fault.launch};
       }
@@ -160,7 +161,7 @@ class CudaEvent : public Event {
     errors_ = std::move(errors);
     is_done_ = !is_recorded;
     has_error_ = !errors_->of_host.ok();
-    if (has_error_) error_ = {errors_->of_host, kNoLaunch};
+    if (has_error_) error_ = {errors_->of_host, errors_->host_launch};
   }
 
  private:
@@ -209,6 +210,7 @@ class StreamImpl : public CudaStream, public CapturingStream {
     Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
   }
 
+  // What is held back does not run any more: no event comes after it.
   ~StreamImpl() override {
     errors_->upstream.clear();  // streams may have waited for each other
     if (stream_ == nullptr) return;
@@ -224,6 +226,7 @@ class StreamImpl : public CudaStream, public CapturingStream {
 
   void Copy(void* to, const void* from, size_t num_bytes, CopyKind kind) override {
     if (num_bytes == 0 || stream_ == nullptr) return;
+    LaunchHeld();
     static constexpr cudaMemcpyKind kKinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
                                                 cudaMemcpyDeviceToDevice};
     if (!Check(state_->Select(), "selecting the device")) return;
@@ -231,6 +234,7 @@ class StreamImpl : public CudaStream, public CapturingStream {
   }
 
   void Record(Event* event) override {
+    LaunchHeld();
     auto* recorded = static_cast<CudaEvent*>(event);
     const bool is_recorded =
         Check(recorded->creation(), "making an event") && stream_ != nullptr &&
@@ -240,6 +244,7 @@ class StreamImpl : public CudaStream, public CapturingStream {
   }
 
   void Wait(const Event* event) override {
+    LaunchHeld();
     const auto* awaited = static_cast<const CudaEvent*>(event);
     if (awaited->errors() == nullptr || awaited->errors() == errors_) return;
     Follow(awaited->errors());
@@ -250,6 +255,7 @@ class StreamImpl : public CudaStream, public CapturingStream {
 
   absl::Status Reset() override {
     if (stream_ == nullptr) return errors_->of_host;
+    LaunchHeld();
     RETURN_IF_ERROR(ToStatus(state_->Select(), "selecting the device"));
     RETURN_IF_ERROR(ToStatus(cudaStreamSynchronize(stream_), "resetting a stream"));
     cudaGetLastError();  // of a call that failed and left nothing behind
@@ -258,11 +264,13 @@ class StreamImpl : public CudaStream, public CapturingStream {
     *state_->fault = 0;
     ++num_resets_;
     errors_->of_host = absl::OkStatus();
+    errors_->host_launch = kNoLaunch;
     errors_->upstream.clear();
     return absl::OkStatus();
   }
 
   StreamHandle handle() override {
+    LaunchHeld();
     Check(state_->Select(), "selecting the device");
     return stream_;
   }
@@ -276,6 +284,7 @@ class StreamImpl : public CudaStream, public CapturingStream {
 
   void Zero(void* to, size_t num_bytes) override {
     if (num_bytes == 0 || stream_ == nullptr) return;
+    LaunchHeld();
     if (!Check(state_->Select(), "selecting the device")) return;
     Check(cudaMemsetAsync(to, 0, num_bytes, stream_), "zeroing memory");
   }
@@ -288,6 +297,7 @@ class StreamImpl : public CudaStream, public CapturingStream {
 
   absl::Status BeginCapture() override {
     if (stream_ == nullptr) return errors_->of_host;
+    LaunchHeld();
     RETURN_IF_ERROR(Named(state_->Select(), "selecting the device"));
     if (offsets_ == nullptr) {
       void* data = nullptr;
@@ -305,6 +315,7 @@ class StreamImpl : public CudaStream, public CapturingStream {
   }
 
   absl::StatusOr<std::unique_ptr<StreamGraph>> EndCapture() override {
+    LaunchHeld();
     is_capturing_ = false;
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t instance = nullptr;
@@ -324,6 +335,7 @@ class StreamImpl : public CudaStream, public CapturingStream {
   }
 
   void Launch(StreamGraph& graph, const GraphOffsets& offsets) override {
+    LaunchHeld();
     if (stream_ == nullptr || !Check(state_->Select(), "selecting the device")) return;
     const auto& launched = static_cast<const CudaGraph&>(graph);
     if (launched.uses_offsets()) {
@@ -337,6 +349,11 @@ class StreamImpl : public CudaStream, public CapturingStream {
   }
 
  private:
+  void FailHeld(LaunchResult result, std::string_view op, uint64_t launch) override {
+    if (!is_capturing_ && errors_->of_host.ok()) errors_->host_launch = launch;
+    Check(static_cast<cudaError_t>(result), StrCat("launching ", op));
+  }
+
   absl::Status Named(cudaError_t error, std::string_view what) const {
     if (error == cudaSuccess) return absl::OkStatus();
     return ToStatus(error, StrCat("cuda device ", state_->index, ": ", what));
@@ -473,6 +490,24 @@ absl::Status CheckDeviceCode(int index) {
 }
 
 }  // namespace
+
+void CudaStream::Hold(LaunchBatch* batch, bool fits, LaunchBatch::Ranges reads,
+                      LaunchBatch::Ranges writes, std::string_view op, uint64_t launch) {
+  if (held_ != batch || !fits || batch->MustFollow(reads, writes)) LaunchHeld();
+  if (held_ == nullptr) {
+    held_ = batch;
+    held_op_ = op;
+    held_launch_ = launch;
+  }
+  batch->Touch(reads, writes);
+}
+
+void CudaStream::LaunchHeld() {
+  if (held_ == nullptr) return;
+  LaunchBatch* const batch = std::exchange(held_, nullptr);
+  const LaunchResult result = batch->Launch(handle());
+  if (result != 0) FailHeld(result, held_op_, held_launch_);
+}
 
 absl::Status ToStatus(LaunchResult result, std::string_view what) {
   const auto error = static_cast<cudaError_t>(result);

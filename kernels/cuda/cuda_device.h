@@ -8,6 +8,10 @@
 // the error as well: they may carry one that is later than what they waited for, never miss one.
 // After an error that CUDA keeps ("sticky") Reset fails.
 //
+// Kernels may have a stream hold back their launches, to make one of several (launch_batch.h). What
+// a stream holds back it launches before it does anything else; if that fails, the error of the
+// stream names the first of the launches.
+//
 // Streams capture graphs (base/stream_graph.h). Capturing and instantiating one allocates and may
 // block; launching it does not. A call that fails while its stream is capturing is an error of the
 // capture, not of the stream.
@@ -24,6 +28,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -34,6 +41,7 @@
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/convolution_library.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/launch_batch.h"
 
 namespace penstock::kernels::cuda {
 
@@ -42,6 +50,24 @@ inline constexpr int64_t kMaxDestroyWaitNs = 5'000'000'000;
 // What the kernels of this folder need of a stream.
 class CudaStream : public Stream, public GpuStream {
  public:
+  // The stream's batch of the type, which the first call makes.
+  template <typename Batch>
+  Batch* BatchOf() {
+    for (const auto& batch : batches_) {
+      if (auto* found = dynamic_cast<Batch*>(batch.get())) return found;
+    }
+    auto made = std::make_unique<Batch>();
+    Batch* const batch = made.get();
+    batches_.push_back(std::move(made));
+    return batch;
+  }
+
+  // Holds back a launch of `op`, which the caller adds to `batch` next. What is held back so far is
+  // launched first if it is of another batch, if the launch does not fit with it, or if the launch
+  // must follow it.
+  void Hold(LaunchBatch* batch, bool fits, LaunchBatch::Ranges reads, LaunchBatch::Ranges writes,
+            std::string_view op, uint64_t launch);
+
   // Where kernels report bad operands; null where the stream could not be made.
   virtual Fault* fault() = 0;
   // The first call on the stream that failed, since the last Reset: why it could not be made, if it
@@ -52,6 +78,20 @@ class CudaStream : public Stream, public GpuStream {
   // For kernels whose arguments change from step to step: null, unless the stream is capturing a
   // graph.
   virtual const LaunchOffsets* offsets() { return nullptr; }
+
+ protected:
+  // Launches what is held back. Every call that gives the stream work, or an event, begins with it.
+  // It calls handle().
+  void LaunchHeld();
+
+ private:
+  // Launching `op` has failed.
+  virtual void FailHeld(LaunchResult result, std::string_view op, uint64_t launch) = 0;
+
+  std::vector<std::unique_ptr<LaunchBatch>> batches_;
+  LaunchBatch* held_ = nullptr;  // one of them, or null: nothing is held back
+  std::string_view held_op_;     // of its first launch
+  uint64_t held_launch_ = kNoLaunch;
 };
 
 // What they need of a device. Its streams are CudaStreams.

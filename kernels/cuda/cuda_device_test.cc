@@ -570,6 +570,124 @@ TEST_F(CudaDeviceTest, DevicesThatAreNotThereAreNamed) {
   EXPECT_EQ(OpenCudaDevice(0, CreateNoBlas).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+// ---- Launches that are held back.
+
+// A stand-in for a kernel that adds 1 to each of several numbers.
+class CountBatch : public LaunchBatch {
+ public:
+  CountBatch() : LaunchBatch(8, 8) {}
+
+  void Add(int* number, CudaStream& stream, uint64_t launch) {
+    const MemoryRange writes[] = {{number, sizeof(*number)}};
+    stream.Hold(this, numbers_.size() < 3, {}, writes, "count", launch);
+    numbers_.push_back(number);
+  }
+
+  int num_launches = 0;
+  LaunchResult result = 0;
+
+ private:
+  LaunchResult LaunchEntries(StreamHandle stream) override {
+    ++num_launches;
+    reinterpret_cast<FakeStream*>(stream)->Give([numbers = numbers_] {
+      for (int* number : numbers) ++*number;
+      return true;
+    });
+    numbers_.clear();
+    return result;
+  }
+
+  std::vector<int*> numbers_;
+};
+
+TEST_F(CudaDeviceTest, WhatIsHeldBackIsLaunchedBeforeAllElse) {
+  const auto device = Open();
+  const auto event = device->CreateEvent();
+  const auto stream = device->CreateStream();
+  const auto other = device->CreateStream();
+  auto& cuda_stream = dynamic_cast<CudaStream&>(*stream);
+  auto& capturing = dynamic_cast<CapturingStream&>(*stream);
+  CountBatch* const batch = cuda_stream.BatchOf<CountBatch>();
+  EXPECT_EQ(cuda_stream.BatchOf<CountBatch>(), batch);
+  int numbers[8] = {};
+  int copy = 7;
+  // Launches so far, those that are held back included.
+  const auto launches = [&] {
+    EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs), absl::OkStatus());
+    return batch->num_launches;
+  };
+  for (int i = 0; i < 3; ++i) batch->Add(&numbers[i], cuda_stream, 0);
+  EXPECT_EQ(batch->num_launches, 0);
+  EXPECT_EQ(launches(), 1);
+  EXPECT_THAT(numbers, ElementsAre(1, 1, 1, 0, 0, 0, 0, 0));
+  for (int& number : numbers) batch->Add(&number, cuda_stream, 0);  // three at most
+  EXPECT_EQ(launches(), 4);
+  EXPECT_THAT(numbers, ElementsAre(2, 2, 2, 1, 1, 1, 1, 1));
+  for (int i = 0; i < 2; ++i) batch->Add(&numbers[0], cuda_stream, 0);  // one after the other
+  EXPECT_EQ(launches(), 6);
+  EXPECT_EQ(numbers[0], 4);
+
+  batch->Add(&numbers[0], cuda_stream, 0);
+  stream->Copy(&copy, &numbers[0], sizeof(copy), CopyKind::kDeviceToDevice);
+  EXPECT_EQ(batch->num_launches, 7);
+  EXPECT_EQ(launches(), 7);
+  EXPECT_EQ(copy, 5);
+  batch->Add(&numbers[0], cuda_stream, 0);
+  cuda_stream.Zero(&numbers[0], sizeof(numbers[0]));
+  EXPECT_EQ(launches(), 8);
+  EXPECT_EQ(numbers[0], 0);
+  batch->Add(&numbers[0], cuda_stream, 0);
+  cuda_stream.handle();
+  EXPECT_EQ(batch->num_launches, 9);
+  other->Record(event.get());
+  batch->Add(&numbers[0], cuda_stream, 0);
+  stream->Wait(event.get());
+  EXPECT_EQ(batch->num_launches, 10);
+
+  // Neither is what comes before a capture part of it, nor what comes in it left for later.
+  batch->Add(&numbers[0], cuda_stream, 0);
+  ASSERT_EQ(capturing.BeginCapture(), absl::OkStatus());
+  EXPECT_EQ(batch->num_launches, 11);
+  batch->Add(&numbers[1], cuda_stream, 0);
+  const auto graph = capturing.EndCapture();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_EQ(launches(), 12);
+  EXPECT_EQ(numbers[0], 3);
+  EXPECT_EQ(numbers[1], 2);
+  batch->Add(&numbers[1], cuda_stream, 0);
+  capturing.Launch(**graph, {});
+  EXPECT_EQ(batch->num_launches, 13);
+  EXPECT_EQ(launches(), 13);
+  EXPECT_EQ(numbers[1], 4);
+}
+
+TEST_F(CudaDeviceTest, AFailedLaunchOfABatchNamesItsFirst) {
+  const auto device = Open();
+  const auto event = device->CreateEvent();
+  const auto stream = device->CreateStream();
+  auto& cuda_stream = dynamic_cast<CudaStream&>(*stream);
+  auto& capturing = dynamic_cast<CapturingStream&>(*stream);
+  CountBatch* const batch = cuda_stream.BatchOf<CountBatch>();
+  int numbers[2] = {};
+  batch->result = cudaErrorInvalidValue;
+  batch->Add(&numbers[0], cuda_stream, 42);
+  batch->Add(&numbers[1], cuda_stream, 43);
+  EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs).message(),
+            "cuda device 1: launching count: cudaErrorInvalidValue (invalid argument)");
+  ASSERT_NE(event->error(), nullptr);
+  EXPECT_EQ(event->error()->launch, 42u);
+  EXPECT_EQ(stream->Reset(), absl::OkStatus());
+  EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs), absl::OkStatus());
+
+  ASSERT_EQ(capturing.BeginCapture(), absl::OkStatus());
+  batch->Add(&numbers[0], cuda_stream, 42);
+  EXPECT_EQ(capturing.EndCapture().status().message(),
+            "cuda device 1: launching count: cudaErrorInvalidValue (invalid argument)");
+  batch->result = 0;
+  batch->Add(&numbers[0], cuda_stream, 42);
+  EXPECT_EQ(WaitUntilDone(*stream, *event, kTimeoutNs), absl::OkStatus());
+}
+
 // ---- Graphs.
 
 // A stand-in for a kernel: *to = step, which it gets as kernels of this folder do.

@@ -57,6 +57,13 @@ inline KernelOr MakeKernel(const KernelSpec& spec, Stream& stream, LaunchFunctio
                                       std::move(launch));
 }
 
+// The stream's batch of the type (launch_batch.h); null for a kernel made on trial.
+template <typename Batch>
+Batch* BatchOf(Stream& stream) {
+  auto* const cuda_stream = dynamic_cast<CudaStream*>(&stream);
+  return cuda_stream != nullptr ? cuda_stream->BatchOf<Batch>() : nullptr;
+}
+
 inline absl::Status Unsupported(const KernelSpec& spec, DType dtype) {
   return absl::UnimplementedError(
       StrCat("there is no cuda kernel for ", spec.op, " on ", Name(dtype)));
@@ -141,6 +148,7 @@ void AddCopyKernels(KernelRegistry* registry);
 void AddLocalKernels(KernelRegistry* registry);
 void AddRowKernels(KernelRegistry* registry);
 void AddReduceKernels(KernelRegistry* registry);
+void AddSumSquaresKernels(KernelRegistry* registry);
 void AddContractionKernels(KernelRegistry* registry);
 void AddEpilogueKernels(KernelRegistry* registry);
 void AddAttentionKernels(KernelRegistry* registry);

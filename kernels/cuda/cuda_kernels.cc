@@ -25,6 +25,7 @@ KernelRegistry CudaKernels() {
   cuda::AddLocalKernels(&registry);
   cuda::AddRowKernels(&registry);
   cuda::AddReduceKernels(&registry);
+  cuda::AddSumSquaresKernels(&registry);
   cuda::AddContractionKernels(&registry);
   cuda::AddEpilogueKernels(&registry);
   cuda::AddAttentionKernels(&registry);

@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/scalar_functions.h"
 #include "kernels/cuda/simt.h"
@@ -43,6 +45,46 @@ LaunchResult Map(StreamHandle stream, int64_t count, F f, Out* out, const In*...
                   count, f, out, in...);
   }
   return Launch(&MapKernel<1, F, Out, In...>, ShapeForLoop(count), stream, count, f, out, in...);
+}
+
+// The same for the entries of a table: of two operands at most.
+template <int kPack, typename F, typename Out, typename... In, size_t... kIn>
+__device__ void MapChunk(const MapEntry& entry, int64_t begin, int64_t end,
+                         std::index_sequence<kIn...>) {
+  Out* const out = static_cast<Out*>(entry.out);
+  const bool has_packs =
+      IsAligned<kPack>(out) && (IsAligned<kPack>(static_cast<const In*>(entry.in[kIn])) && ...);
+  const int64_t packs_end = has_packs ? end - end % kPack : begin;
+  for (int64_t i = begin + threadIdx.x * kPack; i < packs_end; i += blockDim.x * kPack) {
+    MapLoaded<kPack>(
+        F(), out + i,
+        *reinterpret_cast<const Pack<In, kPack>*>(static_cast<const In*>(entry.in[kIn]) + i)...);
+  }
+  for (int64_t i = packs_end + threadIdx.x; i < end; i += blockDim.x) {
+    out[i] = Narrow<Out>(F()(Widen(static_cast<const In*>(entry.in[kIn])[i])...));
+  }
+}
+
+template <int kPack, typename F, typename Out, typename... In>
+__global__ void MapTableKernel(const __grid_constant__ MapTable table) {
+  const int num_chunks = table.begins[table.num_entries];
+  for (int chunk = static_cast<int>(blockIdx.x); chunk < num_chunks;
+       chunk += static_cast<int>(gridDim.x)) {
+    const TableChunk found = FindChunk(table, chunk);
+    const MapEntry& entry = table.entries[found.entry];
+    const int64_t begin = found.index * kMapChunk;
+    const int64_t end = begin + kMapChunk < entry.count ? begin + kMapChunk : entry.count;
+    MapChunk<kPack, F, Out, In...>(entry, begin, end, std::index_sequence_for<In...>());
+  }
+}
+
+template <typename F, typename Out, typename... In>
+LaunchResult MapAll(StreamHandle stream, const MapTable& table) {
+  static_assert(sizeof(table) <= kMaxParameterBytes);
+  if (table.num_entries == 0) return 0;
+  constexpr int kPack = kPackBytes / static_cast<int>(MaxSize<Out, In...>());
+  return Launch(&MapTableKernel<kPack, F, Out, In...>, ShapeForChunks(table, kMaxBlocks), stream,
+                table);
 }
 
 // One operand is a single element in the device's memory.
@@ -279,6 +321,16 @@ LaunchResult LaunchCast(StreamHandle stream, int64_t count, const From* x, To* y
   return Map(stream, count, CastFunction<To>(), y, x);
 }
 
+template <typename To, typename From>
+LaunchResult LaunchCasts(StreamHandle stream, const MapTable& table) {
+  return MapAll<CastFunction<To>, To, From>(stream, table);
+}
+
+template <typename T>
+LaunchResult LaunchAdds(StreamHandle stream, const MapTable& table) {
+  return MapAll<AddFunction, T, T, T>(stream, table);
+}
+
 template <typename T>
 LaunchResult LaunchWhere(StreamHandle stream, int64_t count, const bool* condition,
                          int64_t condition_step, const T* x, int64_t x_step, const T* y,
@@ -356,21 +408,12 @@ template LaunchResult LaunchCompare(StreamHandle, CompareOp, ScalarSide, int64_t
 template LaunchResult LaunchCompare(StreamHandle, CompareOp, ScalarSide, int64_t, const int64_t*,
                                     const int64_t*, bool*);
 
-template LaunchResult LaunchCast(StreamHandle, int64_t, const float*, float*);
-template LaunchResult LaunchCast(StreamHandle, int64_t, const float*, BFloat16*);
-template LaunchResult LaunchCast(StreamHandle, int64_t, const float*, Float16*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const float*, int32_t*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const float*, int64_t*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const float*, bool*);
-template LaunchResult LaunchCast(StreamHandle, int64_t, const BFloat16*, float*);
-template LaunchResult LaunchCast(StreamHandle, int64_t, const BFloat16*, BFloat16*);
-template LaunchResult LaunchCast(StreamHandle, int64_t, const BFloat16*, Float16*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const BFloat16*, int32_t*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const BFloat16*, int64_t*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const BFloat16*, bool*);
-template LaunchResult LaunchCast(StreamHandle, int64_t, const Float16*, float*);
-template LaunchResult LaunchCast(StreamHandle, int64_t, const Float16*, BFloat16*);
-template LaunchResult LaunchCast(StreamHandle, int64_t, const Float16*, Float16*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const Float16*, int32_t*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const Float16*, int64_t*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const Float16*, bool*);
@@ -392,6 +435,18 @@ template LaunchResult LaunchCast(StreamHandle, int64_t, const bool*, Float16*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const bool*, int32_t*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const bool*, int64_t*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const bool*, bool*);
+
+template LaunchResult LaunchCasts<float, float>(StreamHandle, const MapTable&);
+template LaunchResult LaunchCasts<BFloat16, float>(StreamHandle, const MapTable&);
+template LaunchResult LaunchCasts<Float16, float>(StreamHandle, const MapTable&);
+template LaunchResult LaunchCasts<float, BFloat16>(StreamHandle, const MapTable&);
+template LaunchResult LaunchCasts<BFloat16, BFloat16>(StreamHandle, const MapTable&);
+template LaunchResult LaunchCasts<Float16, BFloat16>(StreamHandle, const MapTable&);
+template LaunchResult LaunchCasts<float, Float16>(StreamHandle, const MapTable&);
+template LaunchResult LaunchCasts<BFloat16, Float16>(StreamHandle, const MapTable&);
+template LaunchResult LaunchCasts<Float16, Float16>(StreamHandle, const MapTable&);
+
+template LaunchResult LaunchAdds<float>(StreamHandle, const MapTable&);
 
 template LaunchResult LaunchWhere(StreamHandle, int64_t, const bool*, int64_t, const uint8_t*,
                                   int64_t, const uint8_t*, int64_t, uint8_t*);

@@ -11,6 +11,7 @@
 
 #include "base/half.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/launch_table.h"
 
 namespace penstock::kernels::cuda {
 
@@ -60,7 +61,23 @@ template <typename T>
 LaunchResult LaunchCompare(StreamHandle stream, CompareOp op, ScalarSide scalar, int64_t count,
                            const T* x, const T* y, bool* z);
 
-// To, From: float, BFloat16, Float16, int32_t, int64_t or bool.
+// Of many tensors at once. `count` elements, which are not 0, of operands `in` and result `out`.
+struct MapEntry {
+  int64_t count = 0;
+  const void* in[2] = {};
+  void* out = nullptr;
+};
+using MapTable = LaunchTable<MapEntry, 112>;
+inline constexpr int64_t kMapChunk = 4096;  // elements of a chunk of the table
+
+// To, From: float, BFloat16 or Float16.
+template <typename To, typename From>
+LaunchResult LaunchCasts(StreamHandle stream, const MapTable& table);
+// T: float.
+template <typename T>
+LaunchResult LaunchAdds(StreamHandle stream, const MapTable& table);
+
+// To, From: float, BFloat16, Float16, int32_t, int64_t or bool, and not both floats.
 template <typename To, typename From>
 LaunchResult LaunchCast(StreamHandle stream, int64_t count, const From* x, To* y);
 

@@ -1,14 +1,18 @@
 // Kernels that go over tensors element by element.
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <string_view>
+#include <type_traits>
 
 #include "graph/rotary_scaling.h"
 #include "graph/sharding.h"
 #include "kernels/cuda/cuda_kernel.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/launch_batch.h"
 
 namespace penstock::kernels::cuda {
 namespace {
@@ -40,6 +44,45 @@ KernelDef UnaryDef(UnaryOp op) {
           .can_alias = CanAliasElementwise};
 }
 
+// Launches of one kernel that `kLaunch` launches for a table.
+template <LaunchResult (*kLaunch)(StreamHandle, const MapTable&)>
+class MapBatch : public LaunchBatch {
+ public:
+  MapBatch() : LaunchBatch(2 * MapTable::kMax, MapTable::kMax) {}
+
+  // A launch of `op` on `count` elements of In... and Out.
+  template <typename Out, typename... In>
+  void Add(std::string_view op, const KernelArgs& args, int64_t count, CudaStream& stream) {
+    if (count == 0) return;
+    const auto size = static_cast<size_t>(count);
+    size_t i = 0;
+    const MemoryRange reads[] = {{args.inputs[i++], size * sizeof(In)}...};
+    const MemoryRange writes[] = {{args.outputs[0], size * sizeof(Out)}};
+    stream.Hold(this, !table_.is_full(), reads, writes, op, args.launch);
+    MapEntry entry = {.count = count, .in = {}, .out = args.outputs[0]};
+    std::copy_n(args.inputs.begin(), sizeof...(In), entry.in);
+    table_.Add(entry, CeilDiv(count, kMapChunk));
+  }
+
+ private:
+  LaunchResult LaunchEntries(StreamHandle stream) override {
+    const LaunchResult result = kLaunch(stream, table_);
+    table_.num_entries = 0;
+    return result;
+  }
+
+  MapTable table_;
+};
+
+// Sums of single elements, such as those of the norm of all gradients.
+KernelOr CreateScalarAdd(const KernelSpec& spec, Stream& stream) {
+  auto* const batch = BatchOf<MapBatch<&LaunchAdds<float>>>(stream);
+  return MakeKernel(spec, stream, [batch](const KernelArgs& args, CudaStream& to) {
+    batch->Add<float, float, float>("add", args, 1, to);
+    return absl::OkStatus();
+  });
+}
+
 template <typename Types>
 KernelOr CreateBinary(BinaryOp op, const KernelSpec& spec, Stream& stream) {
   return WithType(Types(), spec, spec.inputs[0].dtype, [&]<typename T>(std::type_identity<T>) {
@@ -52,8 +95,14 @@ KernelOr CreateBinary(BinaryOp op, const KernelSpec& spec, Stream& stream) {
 }
 
 KernelDef BinaryDef(BinaryOp op) {
-  return {.create = [op](const KernelSpec& spec, Device&,
-                         Stream& stream) { return CreateBinary<DeviceNumbers>(op, spec, stream); },
+  return {.create =
+              [op](const KernelSpec& spec, Device&, Stream& stream) {
+                if (op == BinaryOp::kAdd && spec.outputs[0].dtype == DType::kF32 &&
+                    spec.outputs[0].num_elements() == 1) {
+                  return CreateScalarAdd(spec, stream);
+                }
+                return CreateBinary<DeviceNumbers>(op, spec, stream);
+              },
           .can_alias = CanAliasElementwise};
 }
 
@@ -118,16 +167,30 @@ KernelDef BiasDef(BiasOp tanh, BiasOp exact) {
           .can_alias = CanAliasBias};
 }
 
+template <typename T>
+inline constexpr bool kIsDeviceFloat = kIsHalf<T> || std::is_same_v<T, float>;
+
+// Casts between floats are held back: those of all parameters follow each other.
 KernelOr CreateCast(const KernelSpec& spec, Device&, Stream& stream) {
   return WithType(
       DeviceNatives(), spec, spec.inputs[0].dtype, [&]<typename From>(std::type_identity<From>) {
         return WithType(
             DeviceNatives(), spec, spec.outputs[0].dtype, [&]<typename To>(std::type_identity<To>) {
-              return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) {
-                return Launched(spec,
-                                LaunchCast<To, From>(to.handle(), spec.outputs[0].num_elements(),
-                                                     Input<From>(args, 0), Output<To>(args, 0)));
-              });
+              if constexpr (kIsDeviceFloat<From> && kIsDeviceFloat<To>) {
+                auto* const batch = BatchOf<MapBatch<&LaunchCasts<To, From>>>(stream);
+                const int64_t count = spec.outputs[0].num_elements();
+                return MakeKernel(spec, stream,
+                                  [batch, count](const KernelArgs& args, CudaStream& to) {
+                                    batch->template Add<To, From>("cast", args, count, to);
+                                    return absl::OkStatus();
+                                  });
+              } else {
+                return MakeKernel(spec, stream, [spec](const KernelArgs& args, CudaStream& to) {
+                  return Launched(spec,
+                                  LaunchCast<To, From>(to.handle(), spec.outputs[0].num_elements(),
+                                                       Input<From>(args, 0), Output<To>(args, 0)));
+                });
+              }
             });
       });
 }

@@ -25,6 +25,12 @@ inline constexpr size_t kPlainSharedBytes = 48 << 10;  // of a block, without as
 inline constexpr size_t kMaxSharedBytes = 99 << 10;    // on every architecture since sm_80
 // Blocks of the kernels that loop over their work: some waves on the largest devices of today.
 inline constexpr int64_t kMaxBlocks = 4096;
+// For kernels whose blocks have something to do before they loop: as many blocks as run at a time
+// on the largest devices of today, with 132 processors. Kernels that are launched so have
+// __launch_bounds__(kLoopThreads, kWaveBlocksPerProcessor).
+inline constexpr int kWaveBlocksPerProcessor = 4;
+inline constexpr int64_t kWaveBlocks = 132 * kWaveBlocksPerProcessor;
+inline constexpr int64_t kLoopThreads = 256;  // of a block
 inline constexpr int64_t kMaxGridY = 65535;
 
 struct LaunchShape {
@@ -45,13 +51,12 @@ constexpr bool IsLaunchable(const LaunchShape& shape) {
 
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Threads that loop over `count` pieces of work: 256 a block.
-constexpr LaunchShape ShapeForLoop(int64_t count) {
-  constexpr int64_t kThreads = 256;
-  int64_t blocks = CeilDiv(count, kThreads);
-  if (blocks > kMaxBlocks) blocks = kMaxBlocks;
+// Threads that loop over `count` pieces of work.
+constexpr LaunchShape ShapeForLoop(int64_t count, int64_t max_blocks = kMaxBlocks) {
+  int64_t blocks = CeilDiv(count, kLoopThreads);
+  if (blocks > max_blocks) blocks = max_blocks;
   if (blocks < 1) blocks = 1;
-  return {.grid_x = static_cast<unsigned>(blocks), .threads_x = kThreads};
+  return {.grid_x = static_cast<unsigned>(blocks), .threads_x = kLoopThreads};
 }
 
 // A block for each of `count` rows, which loops over rows beyond kMaxBlocks: as many threads as the
@@ -128,6 +133,8 @@ struct Scalar {
   enum Type : int32_t { kF32, kBF16, kF16 };
   const void* data = nullptr;
   Type type = kF32;
+
+  bool operator==(const Scalar&) const = default;
 };
 
 // Integer operands such as ids, of any width.

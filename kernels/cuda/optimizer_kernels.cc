@@ -1,6 +1,10 @@
-// Optimisers: one launch a parameter, which reads its scalars on the device.
+// Optimisers: launches read their scalars on the device. Those of AdamW are held back, to make one
+// of several.
+
+#include "absl/container/inlined_vector.h"
 
 #include "kernels/cuda/cuda_kernel.h"
+#include "kernels/cuda/launch_batch.h"
 #include "kernels/cuda/optimizers.h"
 
 namespace penstock::kernels::cuda {
@@ -19,6 +23,45 @@ absl::StatusOr<Scalar::Type> ScalarType(const KernelSpec& spec, int input) {
   }
 }
 
+// Launches that differ in their tensors and in the weight decay alone.
+template <typename T>
+class AdamwBatch : public LaunchBatch {
+ public:
+  AdamwBatch() : LaunchBatch(kMaxReads * Table::kMax, 3 * Table::kMax) {}
+
+  void Add(const AdamwParams& params, const AdamwEntry<T>& entry, CudaStream& stream,
+           uint64_t launch) {
+    if (entry.count == 0) return;
+    const size_t num_bytes = static_cast<size_t>(entry.count) * sizeof(T);
+    const MemoryRange writes[] = {
+        {entry.new_w, num_bytes}, {entry.new_m, num_bytes}, {entry.new_v, num_bytes}};
+    absl::InlinedVector<MemoryRange, kMaxReads> reads = {{params.step, sizeof(*params.step)},
+                                                         {params.rate.data, sizeof(float)},
+                                                         {params.scale.data, sizeof(float)},
+                                                         {entry.g, num_bytes}};
+    // What is replaced in place is compared as what is written.
+    if (entry.w != entry.new_w) reads.emplace_back(entry.w, num_bytes);
+    if (entry.m != entry.new_m) reads.emplace_back(entry.m, num_bytes);
+    if (entry.v != entry.new_v) reads.emplace_back(entry.v, num_bytes);
+    stream.Hold(this, !table_.is_full() && params == params_, reads, writes, "adamw", launch);
+    params_ = params;
+    table_.Add(entry, CeilDiv(entry.count, kAdamwChunk));
+  }
+
+ private:
+  static constexpr int kMaxReads = 7;
+  using Table = AdamwTable<T>;
+
+  LaunchResult LaunchEntries(StreamHandle stream) override {
+    const LaunchResult result = LaunchAdamw(stream, params_, table_);
+    table_.num_entries = 0;
+    return result;
+  }
+
+  AdamwParams params_;
+  Table table_;
+};
+
 KernelOr CreateAdamw(const KernelSpec& spec, Device&, Stream& stream) {
   AdamwParams params;
   ASSIGN_OR_RETURN(params.rate.type, ScalarType(spec, 5));
@@ -26,17 +69,26 @@ KernelOr CreateAdamw(const KernelSpec& spec, Device&, Stream& stream) {
   params.beta1 = spec.attributes.GetDouble("beta1", 0.9);
   params.beta2 = spec.attributes.GetDouble("beta2", 0.999);
   params.epsilon = spec.attributes.GetDouble("epsilon", 1e-8);
-  params.weight_decay = spec.attributes.GetDouble("weight_decay", 0.0);
   return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
-    return MakeKernel(spec, stream, [spec, params](const KernelArgs& args, CudaStream& to) {
+    AdamwEntry<T> entry;
+    entry.count = spec.outputs[0].num_elements();
+    entry.weight_decay = spec.attributes.GetDouble("weight_decay", 0.0);
+    auto* const batch = BatchOf<AdamwBatch<T>>(stream);
+    return MakeKernel(spec, stream, [params, entry, batch](const KernelArgs& args, CudaStream& to) {
       AdamwParams run = params;
       run.step = Input<int64_t>(args, 4);
       run.rate.data = args.inputs[5];
       run.scale.data = args.inputs[6];
-      return Launched(
-          spec, LaunchAdamw(to.handle(), run, spec.outputs[0].num_elements(), Input<T>(args, 0),
-                            Input<T>(args, 1), Input<T>(args, 2), Input<T>(args, 3),
-                            Output<T>(args, 0), Output<T>(args, 1), Output<T>(args, 2)));
+      AdamwEntry<T> added = entry;
+      added.w = Input<T>(args, 0);
+      added.g = Input<T>(args, 1);
+      added.m = Input<T>(args, 2);
+      added.v = Input<T>(args, 3);
+      added.new_w = Output<T>(args, 0);
+      added.new_m = Output<T>(args, 1);
+      added.new_v = Output<T>(args, 2);
+      batch->Add(run, added, to, args.launch);
+      return absl::OkStatus();
     });
   });
 }

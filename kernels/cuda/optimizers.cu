@@ -4,48 +4,91 @@
 namespace penstock::kernels::cuda {
 namespace {
 
-// What all weights of a step have in common: see kernels/cpu/adamw.cc.
+// What all weights of a step have in common, and then of an entry: see kernels/cpu/adamw.cc.
 struct AdamwFactors {
-  float scale, step_size, epsilon, keep;
+  double rate;
+  float scale, step_size, epsilon;
 };
 
+// The powers by repeated squaring: pow() would take one thread of each block, for which the others
+// wait, several times as long.
 __device__ AdamwFactors FactorsOf(const AdamwParams& params) {
-  const double step = static_cast<double>(*params.step);
   const double rate = LoadScalar(params.rate);
-  const double correction2 = sqrt(1 - pow(params.beta2, step));
-  return {LoadScalar(params.scale),
-          static_cast<float>(rate / (1 - pow(params.beta1, step)) * correction2),
-          static_cast<float>(params.epsilon * correction2),
-          static_cast<float>(1 - rate * params.weight_decay)};
+  double power1 = 1;
+  double power2 = 1;
+  double square1 = params.beta1;
+  double square2 = params.beta2;
+  for (int64_t left = *params.step; left > 0; left /= 2) {
+    if (left % 2 != 0) {
+      power1 *= square1;
+      power2 *= square2;
+    }
+    square1 *= square1;
+    square2 *= square2;
+  }
+  const double correction2 = sqrt(1 - power2);
+  return {rate, LoadScalar(params.scale), static_cast<float>(rate / (1 - power1) * correction2),
+          static_cast<float>(params.epsilon * correction2)};
 }
 
+struct AdamwRates {
+  float beta1, rest1, beta2, rest2, keep;
+};
+
+// N weights from `i` on.
 template <int N, typename T>
-__global__ void AdamwKernel(AdamwParams params, int64_t count, const T* w, const T* g, const T* m,
-                            const T* v, T* new_w, T* new_m, T* new_v) {
+__device__ void Update(const AdamwFactors& factors, const AdamwRates& rates,
+                       const AdamwEntry<T>& entry, int64_t i) {
+  Values<T, N> weight = LoadElements<true, N>(entry.w + i, 1, N);
+  Values<T, N> mean = LoadElements<true, N>(entry.m + i, 1, N);
+  Values<T, N> square = LoadElements<true, N>(entry.v + i, 1, N);
+  const Values<T, N> gradients = LoadElements<true, N>(entry.g + i, 1, N);
+  // A negative scale: the gradients are of no use, and all is kept as it is.
+  for (int j = 0; j < N && !(factors.scale < 0); ++j) {
+    const float gradient = gradients.v[j] * factors.scale;
+    mean.v[j] = rates.beta1 * mean.v[j] + rates.rest1 * gradient;
+    square.v[j] = rates.beta2 * square.v[j] + rates.rest2 * (gradient * gradient);
+    weight.v[j] = rates.keep * weight.v[j] -
+                  factors.step_size * mean.v[j] / (sqrtf(square.v[j]) + factors.epsilon);
+  }
+  StoreElements<true, N, T>(weight, 1, N, entry.new_w + i);
+  StoreElements<true, N, T>(mean, 1, N, entry.new_m + i);
+  StoreElements<true, N, T>(square, 1, N, entry.new_v + i);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kLoopThreads, kWaveBlocksPerProcessor)
+    AdamwKernel(const __grid_constant__ AdamwParams params,
+                const __grid_constant__ AdamwTable<T> table) {
+  constexpr int kPack = kPackOf<T>;
   __shared__ AdamwFactors of_block;
   if (threadIdx.x == 0) of_block = FactorsOf(params);
   __syncthreads();
   const AdamwFactors factors = of_block;
-  const float beta1 = static_cast<float>(params.beta1);
-  const float beta2 = static_cast<float>(params.beta2);
-  const float rest1 = static_cast<float>(1 - params.beta1);
-  const float rest2 = static_cast<float>(1 - params.beta2);
-  for (int64_t i = ThreadIndex() * N; i < count; i += ThreadCount() * N) {
-    Values<T, N> weight = LoadElements<true, N>(w + i, 1, N);
-    Values<T, N> mean = LoadElements<true, N>(m + i, 1, N);
-    Values<T, N> square = LoadElements<true, N>(v + i, 1, N);
-    const Values<T, N> gradients = LoadElements<true, N>(g + i, 1, N);
-    // A negative scale: the gradients are of no use, and all is kept as it is.
-    for (int j = 0; j < N && !(factors.scale < 0); ++j) {
-      const float gradient = gradients.v[j] * factors.scale;
-      mean.v[j] = beta1 * mean.v[j] + rest1 * gradient;
-      square.v[j] = beta2 * square.v[j] + rest2 * (gradient * gradient);
-      weight.v[j] = factors.keep * weight.v[j] -
-                    factors.step_size * mean.v[j] / (sqrtf(square.v[j]) + factors.epsilon);
+  AdamwRates rates;
+  rates.beta1 = static_cast<float>(params.beta1);
+  rates.beta2 = static_cast<float>(params.beta2);
+  rates.rest1 = static_cast<float>(1 - params.beta1);
+  rates.rest2 = static_cast<float>(1 - params.beta2);
+  const int num_chunks = table.begins[table.num_entries];
+  for (int chunk = static_cast<int>(blockIdx.x); chunk < num_chunks;
+       chunk += static_cast<int>(gridDim.x)) {
+    const TableChunk found = FindChunk(table, chunk);
+    const AdamwEntry<T>& entry = table.entries[found.entry];
+    rates.keep = static_cast<float>(1 - factors.rate * entry.weight_decay);
+    const int64_t begin = found.index * kAdamwChunk;
+    const int64_t end = begin + kAdamwChunk < entry.count ? begin + kAdamwChunk : entry.count;
+    const bool has_packs = IsAligned<kPack>(entry.w) && IsAligned<kPack>(entry.g) &&
+                           IsAligned<kPack>(entry.m) && IsAligned<kPack>(entry.v) &&
+                           IsAligned<kPack>(entry.new_w) && IsAligned<kPack>(entry.new_m) &&
+                           IsAligned<kPack>(entry.new_v);
+    const int64_t packs_end = has_packs ? end - end % kPack : begin;
+    for (int64_t i = begin + threadIdx.x * kPack; i < packs_end; i += blockDim.x * kPack) {
+      Update<kPack>(factors, rates, entry, i);
     }
-    StoreElements<true, N, T>(weight, 1, N, new_w + i);
-    StoreElements<true, N, T>(mean, 1, N, new_m + i);
-    StoreElements<true, N, T>(square, 1, N, new_v + i);
+    for (int64_t i = packs_end + threadIdx.x; i < end; i += blockDim.x) {
+      Update<1>(factors, rates, entry, i);
+    }
   }
 }
 
@@ -75,19 +118,11 @@ __global__ void SgdKernel(SgdParams params, int64_t count, const T* w, const T* 
 }  // namespace
 
 template <typename T>
-LaunchResult LaunchAdamw(StreamHandle stream, const AdamwParams& params, int64_t count, const T* w,
-                         const T* g, const T* m, const T* v, T* new_w, T* new_m, T* new_v) {
-  if (count == 0) return 0;
-  constexpr int kPack = kPackOf<T>;
-  const bool is_aligned = IsAligned<kPack>(w) && IsAligned<kPack>(g) && IsAligned<kPack>(m) &&
-                          IsAligned<kPack>(v) && IsAligned<kPack>(new_w) &&
-                          IsAligned<kPack>(new_m) && IsAligned<kPack>(new_v);
-  if (count % kPack == 0 && is_aligned) {
-    return Launch(&AdamwKernel<kPack, T>, ShapeForLoop(count / kPack), stream, params, count, w, g,
-                  m, v, new_w, new_m, new_v);
-  }
-  return Launch(&AdamwKernel<1, T>, ShapeForLoop(count), stream, params, count, w, g, m, v, new_w,
-                new_m, new_v);
+LaunchResult LaunchAdamw(StreamHandle stream, const AdamwParams& params,
+                         const AdamwTable<T>& table) {
+  static_assert(sizeof(params) + sizeof(table) <= kMaxParameterBytes);
+  if (table.num_entries == 0) return 0;
+  return Launch(&AdamwKernel<T>, ShapeForChunks(table, kWaveBlocks), stream, params, table);
 }
 
 template <typename T>
@@ -100,14 +135,9 @@ LaunchResult LaunchSgd(StreamHandle stream, const SgdParams& params, int64_t cou
 
 // ---- Instances.
 
-template LaunchResult LaunchAdamw(StreamHandle, const AdamwParams&, int64_t, const float*,
-                                  const float*, const float*, const float*, float*, float*, float*);
-template LaunchResult LaunchAdamw(StreamHandle, const AdamwParams&, int64_t, const BFloat16*,
-                                  const BFloat16*, const BFloat16*, const BFloat16*, BFloat16*,
-                                  BFloat16*, BFloat16*);
-template LaunchResult LaunchAdamw(StreamHandle, const AdamwParams&, int64_t, const Float16*,
-                                  const Float16*, const Float16*, const Float16*, Float16*,
-                                  Float16*, Float16*);
+template LaunchResult LaunchAdamw(StreamHandle, const AdamwParams&, const AdamwTable<float>&);
+template LaunchResult LaunchAdamw(StreamHandle, const AdamwParams&, const AdamwTable<BFloat16>&);
+template LaunchResult LaunchAdamw(StreamHandle, const AdamwParams&, const AdamwTable<Float16>&);
 
 template LaunchResult LaunchSgd(StreamHandle, const SgdParams&, int64_t, const float*, const float*,
                                 const float*, float*, float*);

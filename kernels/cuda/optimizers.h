@@ -1,5 +1,4 @@
-// Launches of optimisers: one a parameter, which reads its scalars on the device. T: float,
-// BFloat16 or Float16.
+// Launches of optimisers, which read their scalars on the device. T: float, BFloat16 or Float16.
 //
 // Thread rule: pure functions but for the work that they give to the stream.
 
@@ -10,23 +9,41 @@
 
 #include "base/half.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/launch_table.h"
 
 namespace penstock::kernels::cuda {
 
-// One step of AdamW on `count` weights; the scalars lie on the device. Each result may be the
-// memory of the operand that it replaces.
+// One step of AdamW on all weights of a table; the scalars lie on the device.
 struct AdamwParams {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double weight_decay = 0;
   const int64_t* step = nullptr;
   Scalar rate;
   Scalar scale;  // of the gradient
+
+  bool operator==(const AdamwParams&) const = default;
+};
+// `count` weights, which are not 0. Each result may be the memory of the operand that it replaces.
+template <typename T>
+struct AdamwEntry {
+  int64_t count = 0;
+  double weight_decay = 0;
+  const T* w = nullptr;
+  const T* g = nullptr;
+  const T* m = nullptr;
+  const T* v = nullptr;
+  T* new_w = nullptr;
+  T* new_m = nullptr;
+  T* new_v = nullptr;
 };
 template <typename T>
-LaunchResult LaunchAdamw(StreamHandle stream, const AdamwParams& params, int64_t count, const T* w,
-                         const T* g, const T* m, const T* v, T* new_w, T* new_m, T* new_v);
+using AdamwTable = LaunchTable<AdamwEntry<T>, 52>;
+
+inline constexpr int64_t kAdamwChunk = 4096;  // weights of a chunk of the table
+template <typename T>
+LaunchResult LaunchAdamw(StreamHandle stream, const AdamwParams& params,
+                         const AdamwTable<T>& table);
 
 struct SgdParams {
   float momentum = 0;

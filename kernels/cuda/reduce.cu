@@ -57,13 +57,6 @@ struct ElementTerm {
   __device__ Compute<T> operator()(int64_t at, int64_t, int64_t) const { return Widen(x[at]); }
 };
 template <typename T>
-struct SquareTerm {
-  const T* x;
-  __device__ float operator()(int64_t at, int64_t, int64_t) const {
-    return Widen(x[at]) * Widen(x[at]);
-  }
-};
-template <typename T>
 struct ExpTerm {
   const T* x;
   const T* max;
@@ -458,12 +451,6 @@ LaunchResult LaunchReduce(StreamHandle stream, FoldOp op, const ReduceLoops& loo
 }
 
 template <typename T>
-LaunchResult LaunchSumSquares(StreamHandle stream, const ReduceLoops& loops,
-                              const ReduceResult& result, const T* x, T* y, void* workspace) {
-  return Fold<float, SumFold>(stream, loops, result, SquareTerm<T>{x}, y, workspace);
-}
-
-template <typename T>
 LaunchResult LaunchSumExp(StreamHandle stream, const ReduceLoops& loops, const ReduceResult& result,
                           const T* x, const T* max, float* y, void* workspace) {
   return Fold<float, SumFold>(stream, loops, result, ExpTerm<T>{x, max}, y, workspace);
@@ -508,13 +495,6 @@ template LaunchResult LaunchReduce(StreamHandle, FoldOp, const ReduceLoops&, con
                                    const int32_t*, int32_t*, void*);
 template LaunchResult LaunchReduce(StreamHandle, FoldOp, const ReduceLoops&, const ReduceResult&,
                                    const int64_t*, int64_t*, void*);
-
-template LaunchResult LaunchSumSquares(StreamHandle, const ReduceLoops&, const ReduceResult&,
-                                       const float*, float*, void*);
-template LaunchResult LaunchSumSquares(StreamHandle, const ReduceLoops&, const ReduceResult&,
-                                       const BFloat16*, BFloat16*, void*);
-template LaunchResult LaunchSumSquares(StreamHandle, const ReduceLoops&, const ReduceResult&,
-                                       const Float16*, Float16*, void*);
 
 template LaunchResult LaunchSumExp(StreamHandle, const ReduceLoops&, const ReduceResult&,
                                    const float*, const float*, float*, void*);

@@ -71,10 +71,6 @@ LaunchResult LaunchReduce(StreamHandle stream, FoldOp op, const ReduceLoops& loo
 
 // In what follows T is float, BFloat16 or Float16.
 
-// The sum of squares.
-template <typename T>
-LaunchResult LaunchSumSquares(StreamHandle stream, const ReduceLoops& loops,
-                              const ReduceResult& result, const T* x, T* y, void* workspace);
 // y[i] = the sum of exp(x - max[i]).
 template <typename T>
 LaunchResult LaunchSumExp(StreamHandle stream, const ReduceLoops& loops, const ReduceResult& result,

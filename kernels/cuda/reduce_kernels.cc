@@ -47,10 +47,6 @@ std::vector<bool> ReducedAxes(const KernelSpec& spec) {
   return is_reduced;
 }
 
-// All axes.
-std::vector<bool> AllAxes(const KernelSpec& spec) {
-  return std::vector<bool>(Rank(spec.inputs[0]), true);
-}
 // The last one.
 std::vector<bool> LastAxis(const KernelSpec& spec) {
   std::vector<bool> is_reduced(Rank(spec.inputs[0]), false);
@@ -117,17 +113,6 @@ KernelDef ReduceMaxDef() {
           .create = [](const KernelSpec& spec, Device&, Stream& stream) {
             return CreateReduce<DeviceNumbers>(FoldOp::kMax, 1, spec, stream);
           }};
-}
-
-KernelOr CreateSumSquares(const KernelSpec& spec, Device&, Stream& stream) {
-  ASSIGN_OR_RETURN(const ReduceLoops loops, LoopsOf(spec, AllAxes(spec)));
-  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
-    return MakeKernel(spec, stream, [spec, loops](const KernelArgs& args, CudaStream& to) {
-      const ReduceResult result = {1, AddsToResults(spec, args)};
-      return Launched(spec, LaunchSumSquares(to.handle(), loops, result, Input<T>(args, 0),
-                                             Output<T>(args, 0), args.workspace));
-    });
-  });
 }
 
 KernelOr CreateSumExp(const KernelSpec& spec, Device&, Stream& stream) {
@@ -212,7 +197,6 @@ void AddReduceKernels(KernelRegistry* registry) {
   AddKernel(registry, "reduce_sum", ReduceSumDef());
   AddKernel(registry, "reduce_mean", ReduceMeanDef());
   AddKernel(registry, "reduce_max", ReduceMaxDef());
-  AddKernel(registry, "sum_squares", SumDef<AllAxes>(CreateSumSquares));
   AddKernel(registry, "sum_exp", SumDef<LastAxis>(CreateSumExp));
   AddKernel(registry, "layer_norm_weight_grad", NormWeightGradDef<true>());
   AddKernel(registry, "rms_norm_weight_grad", NormWeightGradDef<false>());

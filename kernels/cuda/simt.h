@@ -17,6 +17,7 @@
 
 #include "base/half.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/launch_table.h"
 
 #ifdef PENSTOCK_SIMULATED_SIMT
 #include "kernels/cuda/simulated_simt.h"
@@ -127,6 +128,26 @@ __device__ inline int64_t ThreadIndex() {
 }
 __device__ inline int64_t ThreadCount() { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
 
+// A part of an entry of a LaunchTable.
+struct TableChunk {
+  int entry = 0;
+  int64_t index = 0;  // among those of the entry
+};
+template <typename Table>
+__device__ inline TableChunk FindChunk(const Table& table, int chunk) {
+  int low = 0;  // begins[low] <= chunk < begins[high]
+  int high = table.num_entries;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (table.begins[middle] <= chunk) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return {low, chunk - table.begins[low]};
+}
+
 // ---- Elements. Those of 16 bits are computed with in float, and rounded to nearest even when they
 // are stored.
 
@@ -173,9 +194,9 @@ inline constexpr int kPackBytes = 16;
 template <typename T>
 inline constexpr int kPackOf = kPackBytes / static_cast<int>(sizeof(T));
 
-// Whether packs of N elements can be read or written from `data` on. Host code.
+// Whether packs of N elements can be read or written from `data` on.
 template <int N, typename T>
-inline bool IsAligned(const T* data) {
+__host__ __device__ inline bool IsAligned(const T* data) {
   return reinterpret_cast<uintptr_t>(data) % (sizeof(T) * N) == 0;
 }
 

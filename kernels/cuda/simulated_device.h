@@ -14,6 +14,7 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@
 
 #include "base/device.h"
 #include "base/stream_graph.h"
+#include "base/strings.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/simt.h"
@@ -166,7 +168,7 @@ struct SimulatedGraph : StreamGraph {
   std::vector<std::function<int()>> work;
 };
 
-// Runs its work as it is given, unless it is capturing it.
+// Runs its work as it is given, unless it is capturing it or holds it back.
 class SimulatedStream : public CudaStream, public CapturingStream {
  public:
   void Copy(void* to, const void* from, size_t num_bytes, CopyKind) override {
@@ -176,17 +178,29 @@ class SimulatedStream : public CudaStream, public CapturingStream {
     });
   }
   void Record(Event* event) override {
+    LaunchHeld();
     EXPECT_EQ(simulated::captured, nullptr) << "an event is recorded in a capture";
     auto* recorded = static_cast<SimulatedEvent*>(event);
-    recorded->has_error = fault_.kind != Fault::kNone;
-    if (recorded->has_error) recorded->failure = {FaultStatus(fault_), fault_.launch};
+    recorded->has_error = true;
+    if (!failure_.status.ok()) {
+      recorded->failure = failure_;
+    } else if (fault_.kind != Fault::kNone) {
+      recorded->failure = {FaultStatus(fault_), fault_.launch};
+    } else {
+      recorded->has_error = false;
+    }
   }
-  void Wait(const Event*) override {}
+  void Wait(const Event*) override { LaunchHeld(); }
   absl::Status Reset() override {
+    LaunchHeld();
     fault_.kind = Fault::kNone;
+    failure_ = {};
     return absl::OkStatus();
   }
-  StreamHandle handle() override { return nullptr; }
+  StreamHandle handle() override {
+    LaunchHeld();
+    return nullptr;
+  }
   Fault* fault() override { return &fault_; }
   const volatile int32_t* device_fault() override { return &device_fault_; }
   PeerFault* peer_fault() override { return &peer_fault_; }
@@ -204,16 +218,19 @@ class SimulatedStream : public CudaStream, public CapturingStream {
   }
 
   absl::Status BeginCapture() override {
+    LaunchHeld();
     EXPECT_EQ(simulated::captured, nullptr);
     capture_ = std::make_unique<SimulatedGraph>();
     simulated::captured = &capture_->work;
     return absl::OkStatus();
   }
   absl::StatusOr<std::unique_ptr<StreamGraph>> EndCapture() override {
+    LaunchHeld();
     simulated::captured = nullptr;
     return std::move(capture_);
   }
   void Launch(StreamGraph& graph, const GraphOffsets& offsets) override {
+    LaunchHeld();
     offsets_ = {offsets.step, offsets.launch};
     for (const auto& work : static_cast<SimulatedGraph&>(graph).work) EXPECT_EQ(work(), 0);
     ++num_graph_launches;
@@ -222,7 +239,12 @@ class SimulatedStream : public CudaStream, public CapturingStream {
   static inline uint64_t num_graph_launches = 0;  // on all streams
 
  private:
-  static void Give(std::function<int()> work) {
+  void FailHeld(LaunchResult result, std::string_view op, uint64_t launch) override {
+    if (failure_.status.ok()) failure_ = {ToStatus(result, StrCat("launching ", op)), launch};
+  }
+
+  void Give(std::function<int()> work) {
+    LaunchHeld();
     if (simulated::captured == nullptr) {
       work();
     } else {
@@ -233,6 +255,7 @@ class SimulatedStream : public CudaStream, public CapturingStream {
   LaunchOffsets offsets_;
   std::unique_ptr<SimulatedGraph> capture_;
   Fault fault_;
+  StreamError failure_;  // of a launch that was held back
   int32_t device_fault_ = 0;
   PeerFault peer_fault_;
 };

@@ -32,6 +32,7 @@
 #define __shared__ static
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 namespace penstock::kernels::cuda::simulated {
 
