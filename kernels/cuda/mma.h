@@ -88,8 +88,6 @@ void LoadMatrices(const void* row, uint32_t (&to)[4]) {
 inline void CopyAsync16(void* to, const void* from) { simulated::CopyLater(to, from, 16); }
 inline void WaitForCopies() { simulated::FinishCopies(); }
 
-inline float Exp2(float x) { return std::exp2(x); }
-
 #else
 
 template <typename T>
@@ -150,12 +148,6 @@ __device__ inline void CopyAsync16(void* to, const void* from) {
                : "memory");
 }
 __device__ inline void WaitForCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
-__device__ inline float Exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 #endif
 
