@@ -38,11 +38,12 @@ struct Row {
     }
   }
   __device__ Chunk Load(const T* row, int64_t i, int count) const {
-    return LoadElements<kPacks, kChunk>(row + i * step, step, count);
+    return LoadElements<kPacks, kChunk>(row + Offset(i), step, count);
   }
   __device__ void Store(const Chunk& chunk, int64_t i, int count, T* row) const {
-    StoreElements<kPacks, kChunk, T>(chunk, step, count, row + i * step);
+    StoreElements<kPacks, kChunk, T>(chunk, step, count, row + Offset(i));
   }
+  __device__ int64_t Offset(int64_t i) const { return kPacks ? i : i * step; }
 };
 
 // Where a row begins in [outer, size, inner].
@@ -330,13 +331,6 @@ __global__ void __launch_bounds__(kMaxThreads)
 // exp(x) = Exp2(kLog2E x), for x of which no large part is rounded off: differences.
 constexpr float kLog2E = 1.4426950408889634f;
 
-// The label's place in the chunk that begins at `i`, or a negative number: a chunk has one test.
-template <int kChunk>
-__device__ int PlaceInChunk(int64_t label, int64_t i) {
-  const auto place = static_cast<uint64_t>(label - i);
-  return place < kChunk ? static_cast<int>(place) : -1;
-}
-
 // One pass: each thread keeps the largest logit so far and the sum of exp(logit - that), which it
 // rescales once a chunk.
 //
@@ -356,22 +350,33 @@ __global__ void __launch_bounds__(kEntropyThreads)
     const bool is_inside = label >= 0 && label < params.limit;
     float max = -FLT_MAX;  // finite, so that its difference from -infinity is a number
     float sum = 0;
-    row.ForChunks([&](int64_t i, int size) {
-      Chunk in = row.Load(x, i, size);
-      const int place = PlaceInChunk<kChunk>(label, i);
-      if (place >= 0) {
-#pragma unroll
-        for (int j = 0; j < kChunk; ++j) in.v[j] = j == place ? -INFINITY : in.v[j];
-      }
+    const auto add = [&](const Chunk& in) {
       float new_max = max;
-      for (int j = 0; j < kChunk; ++j) {
-        if (!kPacks && j >= size) in.v[j] = -INFINITY;
-        new_max = fmaxf(new_max, in.v[j]);
-      }
+      for (int j = 0; j < kChunk; ++j) new_max = fmaxf(new_max, in.v[j]);
       sum *= Exp2((max - new_max) * kLog2E);
       for (int j = 0; j < kChunk; ++j) sum += Exp2((in.v[j] - new_max) * kLog2E);
       max = new_max;
+    };
+    // First the whole chunks without the label, with one test each; then the others.
+    const int64_t label_chunk = is_inside ? label / kChunk : -1;
+    row.ForChunks([&](int64_t i, int size) {
+      if (i != label_chunk * kChunk && (kPacks || size == kChunk)) add(row.Load(x, i, size));
     });
+    const auto add_rest = [&](int64_t i) {
+      const int size = row.size - i < kChunk ? static_cast<int>(row.size - i) : kChunk;
+      Chunk in = row.Load(x, i, size);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) in.v[j] = j < size && i + j != label ? in.v[j] : -INFINITY;
+      add(in);
+    };
+    const int64_t last_chunk = (row.size - 1) / kChunk;
+    const auto is_own = [](int64_t chunk) {  // the number of threads is a power of 2
+      return (static_cast<unsigned>(chunk) & (blockDim.x - 1)) == threadIdx.x;
+    };
+    if (is_inside && is_own(label_chunk)) add_rest(label_chunk * kChunk);
+    if (row.size % kChunk != 0 && last_chunk != label_chunk && is_own(last_chunk)) {
+      add_rest(last_chunk * kChunk);
+    }
     const float own_max = max;
     max = MaxBlock(max);
     sum = SumBlock(sum * Exp2((own_max - max) * kLog2E));
@@ -397,6 +402,13 @@ __global__ void __launch_bounds__(kEntropyThreads)
     if (maxima != nullptr) maxima[at] = max;
     if (log_sums != nullptr) log_sums[at] = static_cast<float>(log_sum);
   }
+}
+
+// The label's place in the chunk that begins at `i`, or a negative number: a chunk has one test.
+template <int kChunk>
+__device__ int PlaceInChunk(int64_t label, int64_t i) {
+  const auto place = static_cast<uint64_t>(label - i);
+  return place < kChunk ? static_cast<int>(place) : -1;
 }
 
 template <bool kPacks, typename T>
