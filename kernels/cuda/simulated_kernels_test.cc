@@ -265,12 +265,12 @@ std::vector<int64_t> MixedSizes(int count) {
   return sizes;
 }
 
-// Numbers that differ from element to element, as many as there are bytes.
+// Numbers of which neighbours differ.
 template <typename T>
 std::vector<T> SomeNumbers(int64_t count, int64_t seed) {
   std::vector<T> numbers;
   for (int64_t i = 0; i < count; ++i) {
-    const auto x = static_cast<float>((i * 7919 + seed * 104729) % 2003 - 1001) / 512.0f;
+    const auto x = static_cast<float>((i * 7919 + seed * 104729) % 2003 - 1001) / 1024.0f;
     numbers.push_back(Narrow<T>(x));
   }
   return numbers;
