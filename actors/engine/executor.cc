@@ -352,6 +352,12 @@ void DeviceExecutor::Start(uint32_t index) {
       if ((phase.joined_lanes >> other & 1) != 0) lane.Follow(*streams_[other]);
     }
     FollowSources(index);
+    if (is_tracing_) {
+      lane.Promise(1);
+      LaneStream::Mark begin = MarkOf(kNone, index, progress.begin_ns);
+      begin.is_begin = true;
+      lane.Record(begin);
+    }
   }
   for (uint32_t i = 0; i < phase.num_counters; ++i) {
     TokenCounter& counter = counters_[phase.first_counter + i];
@@ -369,7 +375,7 @@ void DeviceExecutor::Start(uint32_t index) {
   }
   if (!is_synchronous_) {
     if (LaunchGraph(index)) return;
-    StreamOf(phase).Promise(NumMarks(index) - 1);  // of its acts
+    StreamOf(phase).Promise(NumMarks(index) - (is_tracing_ ? 2 : 1));  // of its acts
   }
   std::copy(needs_.begin() + phase.first_actor, needs_.begin() + phase.end_actor,
             pending_.begin() + phase.first_actor);

@@ -314,7 +314,7 @@ class DeviceExecutor {
   }
   LaneStream::Mark MarkOf(uint32_t actor, uint32_t phase, int64_t begin_ns) const {
     const Progress& progress = progress_[phase];
-    return {actor, phase, progress.step, progress.microbatch, begin_ns};
+    return {actor, phase, progress.step, progress.microbatch, begin_ns, false};
   }
   int64_t InstanceOf(int64_t step, int64_t microbatch, bool per_microbatch) const {
     return per_microbatch ? step * num_microbatches_ + microbatch : step;

@@ -15,7 +15,7 @@ using planner::Lane;
 
 // Marks that an instance of the phase leaves in its stream.
 uint32_t DeviceExecutor::NumMarks(uint32_t phase) const {
-  return 1 + (is_tracing_ ? phases_[phase].num_on_stream : 0);
+  return 1 + (is_tracing_ ? 1 + phases_[phase].num_on_stream : 0);
 }
 
 // Floating phases that have been launched in part may wait for each other's communication: there is
@@ -86,13 +86,16 @@ bool DeviceExecutor::PollStreams() {
       const LaneStream::Mark mark = *done;
       if (error != nullptr) FailStream(*error, mark);
       const int64_t now = lane->Pop(clock_->NowNs());
-      if (mark.actor == kNone) {
+      const auto lane_index = static_cast<size_t>(phases_[mark.phase].lane);
+      if (mark.is_begin) {
+        last_act_ns_[lane_index] = std::max(last_act_ns_[lane_index], now);
+        last_phase_ns_[lane_index] = std::max(last_phase_ns_[lane_index], now);
+      } else if (mark.actor == kNone) {
         Complete(mark, now);
       } else {
         // The lane did one thing after the other.
-        int64_t& last_ns = last_act_ns_[static_cast<size_t>(phases_[mark.phase].lane)];
         LaneStream::Mark act = mark;
-        act.begin_ns = std::max(act.begin_ns, std::exchange(last_ns, now));
+        act.begin_ns = std::max(act.begin_ns, std::exchange(last_act_ns_[lane_index], now));
         Trace(act, now);
       }
       has_moved = true;

@@ -32,6 +32,7 @@ class LaneStream {
     int64_t step = 0;
     int64_t microbatch = 0;
     int64_t begin_ns = 0;
+    bool is_begin = false;  // with kNone: all that the instance waited for
   };
 
   explicit LaneStream(Device& device);

@@ -26,7 +26,7 @@ namespace penstock::actors {
 class ArenaAccess {
  public:
   // The size of the pinned buffer.
-  static constexpr size_t kChunkBytes = size_t{1} << 20;
+  static constexpr size_t kChunkBytes = size_t{8} << 20;
 
   // `host_arena` is what follows the bytes of `arena` in the host's memory; null if nothing does.
   // All must outlive the result. A chunk whose copy takes longer than `timeout` fails.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "base/thread_pool.h"
 #include "planner/plan/failure_flags.h"
 
 namespace penstock::actors {
@@ -212,6 +214,32 @@ absl::Status LocalEngine::TakeStaging(uint32_t device_index) {
 }
 
 // On the device's own thread: memory is touched and kernels are made where they are used.
+absl::Status LocalEngine::InitStates(uint32_t index, Device& device) {
+  std::optional<ThreadPool> own_pool;
+  ThreadPool* pool = device.thread_pool();
+  if (pool == nullptr) pool = &own_pool.emplace(std::max(options_.threads_per_device, 1));
+  constexpr int64_t kGrain = 1 << 14;  // elements of a thread
+  for (const planner::StatePlan& state : plan_.states) {
+    if (state.init == "zeros") continue;  // as a new arena is
+    const auto element_bytes = static_cast<int64_t>(ByteSize(state.type.dtype));
+    for (const planner::StatePlacement& placement : state.placements) {
+      if (placement.device != options_.first_device + index) continue;
+      const auto fill = [&](uint64_t offset, size_t size, std::byte* bytes) {
+        pool->ParallelFor(static_cast<int64_t>(size) / element_bytes, kGrain,
+                          [&](int64_t begin, int64_t end, int) {
+                            InitState(state, placement, options_.seed,
+                                      offset + static_cast<uint64_t>(begin * element_bytes),
+                                      static_cast<size_t>((end - begin) * element_bytes),
+                                      bytes + begin * element_bytes);
+                          });
+      };
+      RETURN_IF_ERROR(
+          accesses_[index]->Write(OffsetOf(placement), placement.tile.num_bytes(), fill));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index,
                                                                   transport::Endpoint* endpoint) {
   const uint32_t device_index = options_.first_device + index;
@@ -245,17 +273,7 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   }
   ASSIGN_OR_RETURN(accesses_[index],
                    ArenaAccess::Create(device, arena, host_arena, options_.timeout));
-  for (const planner::StatePlan& state : plan_.states) {
-    if (!options_.init_states) break;
-    for (const planner::StatePlacement& placement : state.placements) {
-      if (placement.device != device_index) continue;
-      RETURN_IF_ERROR(accesses_[index]->Write(OffsetOf(placement), placement.tile.num_bytes(),
-                                              [&](uint64_t offset, size_t size, std::byte* bytes) {
-                                                InitState(state, placement, options_.seed, offset,
-                                                          size, bytes);
-                                              }));
-    }
-  }
+  if (options_.init_states) RETURN_IF_ERROR(InitStates(index, device));
   ExecutorParts parts;
   parts.plan = &plan_;
   parts.device_index = device_index;

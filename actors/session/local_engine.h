@@ -126,6 +126,8 @@ class LocalEngine final : public Engine {
   uint64_t OffsetOf(const planner::StatePlacement& placement) const {
     return plan_.devices[placement.device].registers[placement.reg].offset;
   }
+  // Gives the states of a device, in its new arena, their first values.
+  absl::Status InitStates(uint32_t index, Device& device);
   absl::StatusOr<std::unique_ptr<DeviceExecutor>> Load(uint32_t index,
                                                        transport::Endpoint* endpoint);
 

@@ -14,7 +14,8 @@
 namespace penstock::kernels::cuda {
 
 template <typename T>
-__device__ inline T* HeadRow(const HeadTensor<T>& tensor, int64_t batch, int64_t head, int64_t row) {
+__device__ inline T* HeadRow(const HeadTensor<T>& tensor, int64_t batch, int64_t head,
+                             int64_t row) {
   return tensor.data + batch * tensor.strides.batch + head * tensor.strides.head +
          row * tensor.strides.row;
 }

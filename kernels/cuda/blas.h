@@ -64,8 +64,6 @@ enum class BlasEpilogue {
   kBiasGelu,     // C = gelu(C + bias), its tanh approximation
   kBiasGeluAux,  // the same, and Z = C + bias
   kGeluGrad,     // C *= the gradient of gelu at Z
-  kBiasGradOfA,  // bias[rows] = the sum of A over k
-  kBiasGradOfB,  // bias[columns] = the sum of B over k
 };
 
 // The operands and results of an epilogue, where it has them.

@@ -45,10 +45,6 @@ cublasLtEpilogue_t ToCublas(BlasEpilogue epilogue) {
       return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     case BlasEpilogue::kGeluGrad:
       return CUBLASLT_EPILOGUE_DGELU;
-    case BlasEpilogue::kBiasGradOfA:
-      return CUBLASLT_EPILOGUE_BGRADA;
-    case BlasEpilogue::kBiasGradOfB:
-      return CUBLASLT_EPILOGUE_BGRADB;
     case BlasEpilogue::kNone:
       break;
   }
@@ -176,6 +172,11 @@ class CublasProduct : public BlasProduct {
     const size_t workspace_bytes = kBlasWorkspaceBytes;
     RETURN_IF_ERROR(Check(api_.set_preference(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                               &workspace_bytes, sizeof(workspace_bytes)),
+                          "asking cuBLASLt"));
+    // Parts of a split sum are added in f32, also where the result has 16 bits.
+    const auto schemes = static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    RETURN_IF_ERROR(Check(api_.set_preference(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                              &schemes, sizeof(schemes)),
                           "asking cuBLASLt"));
     for (const cublasLtMatmulPreferenceAttributes_t attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,

@@ -174,8 +174,6 @@ TEST_F(CublasTest, EpiloguesAreDescribedBeforeTheAlgorithmIsChosen) {
       {BlasEpilogue::kBiasGelu, CUBLASLT_EPILOGUE_GELU_BIAS, true, false},
       {BlasEpilogue::kBiasGeluAux, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, true, true},
       {BlasEpilogue::kGeluGrad, CUBLASLT_EPILOGUE_DGELU, false, true},
-      {BlasEpilogue::kBiasGradOfA, CUBLASLT_EPILOGUE_BGRADA, true, false},
-      {BlasEpilogue::kBiasGradOfB, CUBLASLT_EPILOGUE_BGRADB, true, false},
   };
   int bias = 0;
   int z = 0;

@@ -19,29 +19,6 @@
 namespace penstock::kernels::cuda {
 namespace {
 
-// cuBLASLt overwrites the gradient of a bias and cannot add to it. Where micro-batches are summed,
-// it writes to these bytes behind its workspace, and AddTerm adds them to the sum.
-size_t TermBytes(const KernelSpec& spec) {
-  return spec.op == "einsum_bias_grad" && spec.accumulate ? spec.outputs[1].num_bytes() : 0;
-}
-
-absl::Status AddTerm(const KernelSpec& spec, CudaStream& to, const void* term, void* sum) {
-  const int64_t count = spec.outputs[1].num_elements();
-  const auto add = [&]<typename T>(std::type_identity<T>) {
-    return Launched(spec, LaunchBinary<T>(to.handle(), BinaryOp::kAdd, ScalarSide::kNone, count,
-                                          static_cast<const T*>(sum), static_cast<const T*>(term),
-                                          static_cast<T*>(sum)));
-  };
-  switch (spec.outputs[1].dtype) {
-    case DType::kBF16:
-      return add(std::type_identity<BFloat16>());
-    case DType::kF16:
-      return add(std::type_identity<Float16>());
-    default:
-      return add(std::type_identity<float>());
-  }
-}
-
 KernelOr MakeFused(const KernelSpec& spec, Stream& stream, const EpiloguePlan& plan,
                    std::shared_ptr<BlasProduct> product, std::shared_ptr<Kernel> steps) {
   return MakeKernel(
@@ -49,14 +26,8 @@ KernelOr MakeFused(const KernelSpec& spec, Stream& stream, const EpiloguePlan& p
       [spec, epilogue = plan.epilogue, alignment = static_cast<uintptr_t>(plan.alignment),
        product = std::move(product),
        steps = std::move(steps)](const KernelArgs& args, CudaStream& to) -> absl::Status {
-        const bool is_bias_grad = spec.op == "einsum_bias_grad";
-        const bool adds = AddsToResults(spec, args);
-        auto* const workspace = static_cast<std::byte*>(AlignedWorkspace(args.workspace));
-        void* const term = workspace + kBlasWorkspaceBytes;
         EpiloguePointers pointers;
-        if (is_bias_grad) {
-          pointers.bias = adds ? term : args.outputs[1];
-        } else if (epilogue == BlasEpilogue::kGeluGrad) {
+        if (epilogue == BlasEpilogue::kGeluGrad) {
           pointers.z = args.inputs[2];
         } else {
           pointers.bias = args.inputs[2];
@@ -70,10 +41,8 @@ KernelOr MakeFused(const KernelSpec& spec, Stream& stream, const EpiloguePlan& p
           addresses |= reinterpret_cast<uintptr_t>(address);
         }
         if (addresses % alignment != 0) return steps->Run(args);
-        RETURN_IF_ERROR(product->Run(to.handle(), args.inputs[0], args.inputs[1], args.outputs[0],
-                                     adds, workspace, pointers));
-        if (!is_bias_grad || !adds) return absl::OkStatus();
-        return AddTerm(spec, to, term, args.outputs[1]);
+        return product->Run(to.handle(), args.inputs[0], args.inputs[1], args.outputs[0],
+                            /*adds=*/false, AlignedWorkspace(args.workspace), pointers);
       });
 }
 
@@ -103,8 +72,7 @@ void AddEpilogueKernels(KernelRegistry* registry) {
   const KernelDef def = {
       .workspace_bytes =
           [steps_def](const KernelSpec& spec, int num_threads) {
-            const size_t of_library =
-                kBlasWorkspaceBytes + kBlasWorkspaceAlignment + TermBytes(spec);
+            const size_t of_library = kBlasWorkspaceBytes + kBlasWorkspaceAlignment;
             return std::max(PlanEpilogue(spec).has_value() ? of_library : 0,
                             steps_def.workspace_bytes(spec, num_threads));
           },
@@ -113,7 +81,8 @@ void AddEpilogueKernels(KernelRegistry* registry) {
   for (const char* op : {"einsum_bias", "einsum_bias_gelu", "einsum_gelu_grad"}) {
     AddKernel(registry, op, def);
   }
-  KernelDef sum = def;
+  // cuBLASLt's epilogues for the gradient of a bias are launches of its own, slower than ours.
+  KernelDef sum = steps_def;
   sum.supports_accumulate = true;
   AddKernel(registry, "einsum_bias_grad", std::move(sum));
 }

@@ -19,17 +19,6 @@ bool HasSecondResult(const KernelSpec& spec) {
 // kNone where the vector is no column of A, B or C as the library sees them.
 BlasEpilogue EpilogueOf(const KernelSpec& spec, const BlasLayout& layout) {
   if (spec.op == "einsum_gelu_grad") return BlasEpilogue::kGeluGrad;
-  if (spec.op == "einsum_bias_grad") {
-    const int64_t size = spec.outputs[1].num_elements();
-    // dy is operand 1, whose rows are what is summed over.
-    if (layout.is_swapped && !layout.transpose_a && layout.rows == size) {
-      return BlasEpilogue::kBiasGradOfA;
-    }
-    if (!layout.is_swapped && layout.transpose_b && layout.columns == size) {
-      return BlasEpilogue::kBiasGradOfB;
-    }
-    return BlasEpilogue::kNone;
-  }
   if (!layout.is_swapped || layout.rows != spec.inputs[2].num_elements()) {
     return BlasEpilogue::kNone;
   }

@@ -23,8 +23,7 @@ struct EpiloguePlan {
   int alignment = 1;  // bytes that have to divide all addresses
 };
 
-// Of einsum_bias, einsum_bias_gelu, einsum_gelu_grad or einsum_bias_grad. None: it takes several
-// launches.
+// Of einsum_bias, einsum_bias_gelu or einsum_gelu_grad. None: it takes several launches.
 std::optional<EpiloguePlan> PlanEpilogue(const KernelSpec& spec);
 
 }  // namespace penstock::kernels::cuda

@@ -74,21 +74,6 @@ TEST(EpiloguePlanTest, ABiasNeedsTheAlignmentOfItsMatrices) {
   EXPECT_EQ(plan->alignment, 4);
 }
 
-TEST(EpiloguePlanTest, TheGradientOfABiasSumsTheMatrixThatIsDy) {
-  const TensorType x = BF16({2, 4, 16});
-  const TensorType dy = BF16({2, 4, 24});
-  const auto rows = PlanEpilogue(Spec("einsum_bias_grad", "bsk,bsn->kn", {x, dy}));
-  ASSERT_TRUE(rows.has_value());
-  EXPECT_EQ(rows->epilogue, BlasEpilogue::kBiasGradOfA);
-  EXPECT_EQ(rows->layout.rows, 24);
-  EXPECT_FALSE(rows->layout.transpose_a);
-  const auto columns = PlanEpilogue(Spec("einsum_bias_grad", "bsk,bsn->nk", {x, dy}));
-  ASSERT_TRUE(columns.has_value());
-  EXPECT_EQ(columns->epilogue, BlasEpilogue::kBiasGradOfB);
-  EXPECT_EQ(columns->layout.columns, 24);
-  EXPECT_TRUE(columns->layout.transpose_b);
-}
-
 TEST(EpiloguePlanTest, OtherProductsTakeSeveralLaunches) {
   // A batch of matrices, for each of which the bias has a row.
   EXPECT_FALSE(PlanEpilogue(Spec("einsum_bias", "bmk,bkn->bmn",

@@ -89,7 +89,6 @@ class HostProduct : public BlasProduct {
           to = Narrow<R>(static_cast<float>(sum));
         }
       }
-      WriteBiasGrad(a, b, static_cast<R*>(epilogue.bias));
       a += x_.a_batch;
       b += x_.b_batch;
       c += x_.c_batch;
@@ -107,19 +106,6 @@ class HostProduct : public BlasProduct {
   static double GeluSlope(double x) {
     const double t = std::tanh(Inner(x));
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * kRootTwoOverPi * (1 + 3 * 0.044715 * x * x);
-  }
-
-  void WriteBiasGrad(const T* a, const T* b, R* bias) const {
-    const bool is_of_a = epilogue_ == BlasEpilogue::kBiasGradOfA;
-    if (!is_of_a && epilogue_ != BlasEpilogue::kBiasGradOfB) return;
-    for (int64_t i = 0; i < (is_of_a ? x_.rows : x_.columns); ++i) {
-      double sum = 0;
-      for (int64_t k = 0; k < x_.k; ++k) {
-        sum += is_of_a ? Widen(x_.transpose_a ? a[k + i * x_.lda] : a[i + k * x_.lda])
-                       : Widen(x_.transpose_b ? b[i + k * x_.ldb] : b[k + i * x_.ldb]);
-      }
-      bias[i] = Narrow<R>(static_cast<float>(sum));
-    }
   }
 
   const BlasLayout x_;

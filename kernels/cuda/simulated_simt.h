@@ -285,7 +285,8 @@ class Block {
   unsigned current_ = 0;
 };
 
-// Copies that a thread has asked for and not waited for; shared memory keeps its garbage until then.
+// Copies that a thread has asked for and not waited for; shared memory keeps its garbage until
+// then.
 struct LateCopy {
   unsigned thread;
   void* to;

@@ -214,8 +214,10 @@ inline void AddLargeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>
       {F32({2, 9, 24}), F32({24, 32}), F32({32})});
   checks->push_back(KernelCheck(checks->back()));
   checks->back().spec.outputs.pop_back();  // without what the gradient reads
+  // cuBLASLt has a slope of gelu of its own.
   add("einsum_gelu_grad", {{"equation", "bmn,kn->bmk"}},
-      {F32({2, 9, 16}), F32({24, 16}), F32({2, 9, 24})});
+      {F32({2, 9, 16}), F32({24, 16}), F32({2, 9, 24})})
+      .tolerance = 1e-4;
   for (const char* equation : {"bmk,bmn->kn", "bmk,bmn->nk"}) {
     add("einsum_bias_grad", {{"equation", equation}}, {F32({2, 9, 24}), F32({2, 9, 16})});
     checks->push_back(KernelCheck(checks->back()));
