@@ -85,9 +85,9 @@ if(PENSTOCK_BUILD_CUDA)
   find_path(PENSTOCK_CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   # The header-only frontend of cuDNN (kernels/cudnn_frontend/), which scripts/fetch-cudnn-frontend
   # gets. The folder has to be called include: its files rely on that.
-  find_path(PENSTOCK_CUDNN_FRONTEND cudnn_frontend.h
-    HINTS "${CMAKE_CURRENT_LIST_DIR}/../build/cudnn_frontend/include"
-    DOC "The folder of cudnn_frontend.h: attention by cuDNN")
+  # Not from the system, whose version may be too old.
+  set(PENSTOCK_CUDNN_FRONTEND "${CMAKE_CURRENT_LIST_DIR}/../build/cudnn_frontend/include" CACHE PATH
+    "The folder of cudnn_frontend.h: attention by cuDNN")
   mark_as_advanced(PENSTOCK_NCCL_INCLUDE_DIR PENSTOCK_CUDNN_INCLUDE_DIR PENSTOCK_CUDNN_FRONTEND)
 endif()
 if(PENSTOCK_BUILD_CUDA AND PENSTOCK_NCCL_INCLUDE_DIR)
@@ -100,7 +100,7 @@ if(PENSTOCK_BUILD_CUDA AND PENSTOCK_CUDNN_INCLUDE_DIR)
 else()
   set(PENSTOCK_BUILD_CUDNN OFF)
 endif()
-if(PENSTOCK_BUILD_CUDNN AND PENSTOCK_CUDNN_FRONTEND)
+if(PENSTOCK_BUILD_CUDNN AND EXISTS "${PENSTOCK_CUDNN_FRONTEND}/cudnn_frontend.h")
   set(PENSTOCK_BUILD_CUDNN_FRONTEND ON)
 else()
   set(PENSTOCK_BUILD_CUDNN_FRONTEND OFF)

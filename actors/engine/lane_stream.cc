@@ -35,8 +35,8 @@ int64_t LaneStream::Pop(int64_t now) {
     const size_t last = (oldest_ + marks_.size() - 1) % marks_.size();
     since = events_[oldest_]->NsSince(*events_[last]);
   }
-  // What is seen earlier than the device's clock says corrects where that began.
-  last_ns_ = since < 0 ? now : std::min(now, last_ns_ + since);
+  // The clocks drift apart: no mark is later than the host sees it, or before what it ends began.
+  last_ns_ = since < 0 ? now : std::min(now, std::max(last_ns_ + since, marks_[oldest_].begin_ns));
   oldest_ = (oldest_ + 1) % marks_.size();
   --num_recorded_;
   --num_promised_;

@@ -213,11 +213,13 @@ absl::Status LocalEngine::TakeStaging(uint32_t device_index) {
              FormatBytes(needed - available), " are missing"));
 }
 
-// On the device's own thread: memory is touched and kernels are made where they are used.
 absl::Status LocalEngine::InitStates(uint32_t index, Device& device) {
   std::optional<ThreadPool> own_pool;
   ThreadPool* pool = device.thread_pool();
-  if (pool == nullptr) pool = &own_pool.emplace(std::max(options_.threads_per_device, 1));
+  if (pool == nullptr) {
+    pool = &own_pool.emplace(std::max(options_.threads_per_device, 1));
+    pool->set_spins(false);
+  }
   constexpr int64_t kGrain = 1 << 14;  // elements of a thread
   for (const planner::StatePlan& state : plan_.states) {
     if (state.init == "zeros") continue;  // as a new arena is
@@ -240,6 +242,7 @@ absl::Status LocalEngine::InitStates(uint32_t index, Device& device) {
   return absl::OkStatus();
 }
 
+// On the device's own thread: memory is touched and kernels are made where they are used.
 absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index,
                                                                   transport::Endpoint* endpoint) {
   const uint32_t device_index = options_.first_device + index;

@@ -161,7 +161,7 @@ __global__ void AttentionKernel(AttentionShape whole, AttentionOperands<T, R> x,
                 ? Dot(queries + (first_of_warp + r) * stride, keys + lane * stride, width) * scale
                 : -INFINITY;
         const float new_max = ReduceWarp(MaxOp()(score, max[r]), MaxOp());
-        // Of a row that has seen no key all stays 0.
+        // A row that has seen no key stays 0.
         const bool is_empty = new_max == -INFINITY;
         weights[r] = is_empty || score == -INFINITY ? 0.0f : expf(score - new_max);
         const float factor = is_empty || max[r] == -INFINITY ? 0.0f : expf(max[r] - new_max);
@@ -358,9 +358,9 @@ int64_t NumBlocks(int64_t batch, int64_t heads, int64_t rows) {
 
 template <typename T, typename R>
 LaunchResult PrepareAttention() {
-  LaunchResult result = AllowSharedMemory(&AttentionKernel<T, R>);
-  if (result == 0) result = AllowSharedMemory(&QueryGradKernel<T, R>);
-  if (result == 0) result = AllowSharedMemory(&KeyGradKernel<T, R>);
+  LaunchResult result = AllowSharedMemory(&AttentionKernel<T, R>, kMaxSharedBytes);
+  if (result == 0) result = AllowSharedMemory(&QueryGradKernel<T, R>, kMaxSharedBytes);
+  if (result == 0) result = AllowSharedMemory(&KeyGradKernel<T, R>, kMaxSharedBytes);
   if constexpr (kIsHalf<T>) {
     if (result == 0) result = PrepareTensorAttention<T>();
   }

@@ -3,9 +3,9 @@
 // goes over the tiles twice, once for the keys and once for the queries, instead of adding up by
 // atomic operations, so that it has the same bits every time.
 //
-// A warp works on kRowsPerWarp rows at a time; of the other side a tile of 32 rows lies in shared
-// memory as floats, one for each lane. Products are plain multiply-adds in float: simple, and
-// slower than tensor cores.
+// Operands of 16 bits go to tensor cores where they can (tensor_attention.h). Otherwise a warp
+// works on kRowsPerWarp rows at a time; of the other side a tile of 32 rows lies in shared memory
+// as floats, one for each lane. Products are plain multiply-adds in float.
 //
 // T, of queries, keys and values: float, BFloat16 or Float16. R, of results: T, or float.
 //
@@ -36,7 +36,8 @@ struct AttentionShape : kernels::AttentionShape {
 template <typename T, typename R>
 LaunchResult PrepareAttention();
 
-// How the kernels are launched for `rows` rows of batch x heads; for tests, too.
+// How the kernels without tensor cores are launched for `rows` rows of batch x heads; for tests,
+// too.
 LaunchShape AttentionLaunch(int64_t batch, int64_t heads, int64_t rows, int64_t width,
                             bool is_gradient);
 

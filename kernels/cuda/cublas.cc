@@ -189,9 +189,9 @@ class CublasProduct : public BlasProduct {
     const cublasStatus_t status =
         api_.get_heuristic(handle_, operation_.get(), a_.get(), b_.get(), c_.get(), c_.get(), made,
                            1, &result, &num_results);
-    // An epilogue can be done without; how the library refuses one differs between versions.
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
-    if (status != CUBLAS_STATUS_SUCCESS && epilogue_ != BlasEpilogue::kNone) return false;
+    // Versions refuse an epilogue differently; without it the operator runs as several kernels.
+    if (status == CUBLAS_STATUS_INVALID_VALUE && epilogue_ != BlasEpilogue::kNone) return false;
     RETURN_IF_ERROR(Check(status, StrCat("choosing cuBLASLt's algorithm for ", what_)));
     if (num_results == 0) return false;
     algorithm_ = result.algo;

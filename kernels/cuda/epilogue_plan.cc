@@ -16,7 +16,7 @@ bool HasSecondResult(const KernelSpec& spec) {
   return spec.outputs.size() > 1 && spec.outputs[1].is_bound;
 }
 
-// kNone where the vector is no column of A, B or C as the library sees them.
+// kNone where the vector is no column of C as the library sees it.
 BlasEpilogue EpilogueOf(const KernelSpec& spec, const BlasLayout& layout) {
   if (spec.op == "einsum_gelu_grad") return BlasEpilogue::kGeluGrad;
   if (!layout.is_swapped || layout.rows != spec.inputs[2].num_elements()) {

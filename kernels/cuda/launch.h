@@ -26,7 +26,7 @@ inline constexpr size_t kMaxSharedBytes = 99 << 10;    // on every architecture 
 // Blocks of the kernels that loop over their work: some waves on the largest devices of today.
 inline constexpr int64_t kMaxBlocks = 4096;
 // For kernels whose blocks have something to do before they loop: as many blocks as run at a time
-// on the largest devices of today, with 132 processors. Kernels that are launched so have
+// on an H100 or H200, with 132 processors. Kernels that are launched so have
 // __launch_bounds__(kLoopThreads, kWaveBlocksPerProcessor).
 inline constexpr int kWaveBlocksPerProcessor = 4;
 inline constexpr int64_t kWaveBlocks = 132 * kWaveBlocksPerProcessor;

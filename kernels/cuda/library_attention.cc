@@ -22,7 +22,7 @@ bool IsGrad(const KernelSpec& spec) {
 // The operand of the forward pass's statistics in a gradient.
 int LseOperand(const KernelSpec& spec) { return IsPacked(spec) ? 2 : 4; }
 
-bool HasLse(const KernelSpec& spec) { return spec.outputs.size() > 1; }
+bool HasLse(const KernelSpec& spec) { return spec.outputs.size() > 1 && spec.outputs[1].is_bound; }
 
 // Whether all but the statistics is of the main type.
 bool HasOneType(const KernelSpec& spec) {

@@ -15,7 +15,7 @@ constexpr int kColumns = 32;              // of a block
 constexpr int kColumnThreads = 8;         // that share a column
 
 // Of the columns of a matrix.
-constexpr int64_t kMatrixBlocks = 528;     // four for each processor of the largest devices
+constexpr int64_t kMatrixBlocks = kWaveBlocks;
 constexpr int64_t kLeastMatrixPart = 128;  // rows that are worth a block
 constexpr int kMatrixColumns = 64;         // of a block
 constexpr int kMatrixThreads = 256;

@@ -328,9 +328,6 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
 }
 
-// exp(x) = Exp2(kLog2E x), for x of which no large part is rounded off: differences.
-constexpr float kLog2E = 1.4426950408889634f;
-
 // One pass: each thread keeps the largest logit so far and the sum of exp(logit - that), which it
 // rescales once a chunk.
 //

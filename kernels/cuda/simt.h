@@ -34,9 +34,11 @@ namespace penstock::kernels::cuda {
 template <typename... Params, typename... Args>
 LaunchResult Launch(void (*kernel)(Params...), const LaunchShape& shape, StreamHandle,
                     Args... args) {
-  if (shape.shared_bytes > kPlainSharedBytes &&
-      simulated::with_more_shared_memory.count(reinterpret_cast<void*>(kernel)) == 0) {
-    return 1;  // cudaErrorInvalidValue
+  if (shape.shared_bytes > kPlainSharedBytes) {
+    const auto allowed = simulated::allowed_shared_bytes.find(reinterpret_cast<void*>(kernel));
+    if (allowed == simulated::allowed_shared_bytes.end() || shape.shared_bytes > allowed->second) {
+      return 1;  // cudaErrorInvalidValue
+    }
   }
   const auto run = [=] {
     return simulated::RunGrid(shape, [&] { kernel(static_cast<Params>(args)...); });
@@ -47,8 +49,9 @@ LaunchResult Launch(void (*kernel)(Params...), const LaunchShape& shape, StreamH
 }
 
 template <typename... Params>
-LaunchResult AllowSharedMemory(void (*kernel)(Params...)) {
-  simulated::with_more_shared_memory.insert(reinterpret_cast<void*>(kernel));
+LaunchResult AllowSharedMemory(void (*kernel)(Params...), size_t num_bytes) {
+  if (num_bytes > kMaxSharedBytes) return 1;
+  simulated::allowed_shared_bytes[reinterpret_cast<void*>(kernel)] = num_bytes;
   return 0;
 }
 
@@ -80,12 +83,13 @@ LaunchResult Launch(void (*kernel)(Params...), const LaunchShape& shape, StreamH
   return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
 }
 
-// Lets launches of the kernel on the current device have up to kMaxSharedBytes of dynamic shared
-// memory. Takes long: once, not at every launch.
+// Lets launches of the kernel on the current device have up to `num_bytes` of dynamic shared
+// memory; with its __shared__ variables that may be kMaxSharedBytes. Takes long: once, not at every
+// launch.
 template <typename... Params>
-LaunchResult AllowSharedMemory(void (*kernel)(Params...)) {
+LaunchResult AllowSharedMemory(void (*kernel)(Params...), size_t num_bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              static_cast<int>(kMaxSharedBytes));
+                              static_cast<int>(num_bytes));
 }
 
 // The block's dynamic shared memory, aligned to 16 bytes.
@@ -120,6 +124,8 @@ __device__ inline float Exp2(float x) {
 }
 
 #endif
+
+inline constexpr float kLog2E = 1.4426950408889634f;  // exp(x) = Exp2(kLog2E x)
 
 // ---- Loops. Position and number of the launch's threads in x.
 

@@ -20,8 +20,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
-#include <set>
 #include <vector>
 
 #include "kernels/cuda/launch.h"
@@ -46,8 +46,8 @@ inline unsigned char* shared_memory = nullptr;
 inline uint64_t num_launches = 0;
 // Where launches go instead of running, while a stream captures them; null: none does.
 inline std::vector<std::function<int()>>* captured = nullptr;
-inline std::set<void*> with_more_shared_memory;  // kernels
-inline unsigned max_grid_x = UINT_MAX;           // kernels must be right for any grid_x
+inline std::map<void*, size_t> allowed_shared_bytes;  // of kernels, where more than the plain ones
+inline unsigned max_grid_x = UINT_MAX;                // kernels must be right for any grid_x
 
 class Block;
 inline Block* running_block = nullptr;

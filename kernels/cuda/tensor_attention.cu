@@ -37,7 +37,6 @@ constexpr unsigned kAllOfWarp = 0xffffffffu;
 constexpr int kMmaRows = 16;    // of a product, and its depth
 constexpr int kMmaColumns = 8;  // of a product
 constexpr int kUnit = 8;        // elements of 16 bytes
-constexpr float kLog2E = 1.4426950408889634f;
 
 // Elements (row, column) and (row, column + 1).
 template <typename T>
@@ -344,7 +343,7 @@ __global__ void __launch_bounds__(kThreadsOf<AttentionPass::kForward, kWidth>)
             new_max = fmaxf(new_max, fmaxf(scores[m][n].v[2 * h], scores[m][n].v[2 * h + 1]));
           }
           new_max = ReduceRow(new_max, GreaterOp());
-          // Of a row that has seen no key all stays 0.
+          // A row that has seen no key stays 0.
           const float zero = new_max == -INFINITY ? 0.0f : new_max * scale_log2;
           const float factor = Exp2(max[m][h] * scale_log2 - zero);
           max[m][h] = new_max;
@@ -682,9 +681,14 @@ LaunchResult PrepareTensorAttention() {
   for (const int64_t width : {64, 128}) {
     const LaunchResult result = WithPaddedWidth(width, [](auto padded) {
       constexpr int kWidth = decltype(padded)::value;
-      LaunchResult allowed = AllowSharedMemory(&ForwardKernel<T, kWidth>);
-      if (allowed == 0) allowed = AllowSharedMemory(&QueryGradTensorKernel<T, kWidth>);
-      if (allowed == 0) allowed = AllowSharedMemory(&KeyGradTensorKernel<T, kWidth>);
+      LaunchResult allowed = AllowSharedMemory(&ForwardKernel<T, kWidth>,
+                                               SharedBytesOf<AttentionPass::kForward, kWidth>());
+      if (allowed == 0)
+        allowed = AllowSharedMemory(&QueryGradTensorKernel<T, kWidth>,
+                                    SharedBytesOf<AttentionPass::kQueryGrad, kWidth>());
+      if (allowed == 0)
+        allowed = AllowSharedMemory(&KeyGradTensorKernel<T, kWidth>,
+                                    SharedBytesOf<AttentionPass::kKeyGrad, kWidth>());
       return allowed;
     });
     if (result != 0) return result;
