@@ -195,8 +195,8 @@ class Profiler {
       const double roofline_s = planner::RooflineOf(*kind, dtype, flops, bytes).seconds;
       measured.slowdown.push_back({1e6 * roofline_s, flops / rate / roofline_s});
     }
-    for (const char* op : {"matmul", "einsum", "einsum_bias", "einsum_bias_gelu",
-                           "einsum_gelu_grad", "einsum_bias_grad"}) {
+    for (const char* op :
+         {"matmul", "einsum", "einsum_bias", "einsum_bias_gelu", "einsum_gelu_grad"}) {
       measured.op = op;
       kind->kernels.push_back(measured);
     }

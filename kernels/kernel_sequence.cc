@@ -1,7 +1,6 @@
 #include "kernels/kernel_sequence.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,7 +9,6 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "graph/ops/equation.h"
 
 namespace penstock::kernels {
 namespace {
@@ -27,7 +25,6 @@ class Steps {
     KernelStep step;
     step.spec.op = std::move(op);
     step.spec.attributes = std::move(attributes);
-    step.spec.accumulate = whole_.accumulate;
     for (const StepTensor& tensor : inputs) step.spec.inputs.push_back(TileOf(tensor));
     step.spec.outputs = {TileOf(output)};
     step.inputs = std::move(inputs);
@@ -49,20 +46,6 @@ class Steps {
   const KernelSpec& whole_;
   std::vector<KernelStep> steps_;
 };
-
-// The axes of dy, operand 1 of the equation, that the result lacks.
-absl::StatusOr<Attributes> SummedAxes(const KernelSpec& spec) {
-  ASSIGN_OR_RETURN(const graph::ops::Equation equation, graph::ops::ParseEquation(spec.attributes));
-  if (equation.operands.size() != 2) {
-    return absl::InvalidArgumentError(StrCat(spec.op, ": the equation is not of 2 operands"));
-  }
-  Shape axes;
-  const std::string& dy = equation.operands[1];
-  for (size_t i = 0; i < dy.size(); ++i) {
-    if (equation.result.find(dy[i]) == std::string::npos) axes.push_back(static_cast<int64_t>(i));
-  }
-  return Attributes{{"axes", graph::AttrValue::Ints(axes)}};
-}
 
 struct MadeStep {
   std::unique_ptr<Kernel> kernel;
@@ -137,13 +120,6 @@ absl::StatusOr<std::vector<KernelStep>> EpilogueSteps(const KernelSpec& spec) {
   } else if (spec.op == "einsum_gelu_grad") {
     steps.AddProduct(kResult);
     steps.Add("gelu_grad", {}, {kThird, kResult}, kResult);
-  } else if (spec.op == "einsum_bias_grad") {
-    ASSIGN_OR_RETURN(Attributes axes, SummedAxes(spec));
-    if (const graph::AttrValue* dtype = spec.attributes.Find("dtype"); dtype != nullptr) {
-      axes.Set("dtype", *dtype);
-    }
-    steps.AddProduct(kResult);
-    steps.Add("reduce_sum", std::move(axes), {{false, 1}}, kSecondResult);
   } else {
     return absl::InternalError(StrCat(spec.op, " is not an operator of several steps"));
   }

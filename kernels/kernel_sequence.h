@@ -29,8 +29,8 @@ struct KernelStep {
   std::vector<StepTensor> outputs;
 };
 
-// The steps of einsum_bias, einsum_bias_gelu, einsum_gelu_grad and einsum_bias_grad
-// (docs/OPERATORS.md). An error for attributes that do not fit the shapes.
+// The steps of einsum_bias, einsum_bias_gelu and einsum_gelu_grad (docs/OPERATORS.md). An error for
+// another operator.
 //
 // Example: einsum_bias_gelu(x, w, b) -> y, z with z bound is einsum(x, w) -> z, bias_add(z, b) ->
 // z, gelu(z) -> y; without z it is einsum(x, w) -> y, bias_gelu(y, b) -> y.

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
+#include <map>
+#include <string_view>
 
 #include "base/status_macros.h"
 
@@ -18,6 +21,31 @@ absl::Status CheckLetters(std::string_view indices) {
     }
   }
   return absl::OkStatus();
+}
+
+// The extent of every index. An error where two differ.
+absl::StatusOr<std::map<char, int64_t>> IndexExtents(const OpContext& context,
+                                                     const Equation& equation) {
+  std::map<char, int64_t> extents;
+  for (size_t i = 0; i < equation.operands.size(); ++i) {
+    for (size_t d = 0; d < equation.operands[i].size(); ++d) {
+      const char index = equation.operands[i][d];
+      const auto [it, is_new] = extents.emplace(index, context.operands[i].shape[d]);
+      if (!is_new && it->second != context.operands[i].shape[d]) {
+        return Invalid("index '", std::string(1, index), "' has extent ", it->second,
+                       " in operand 0, ", context.operands[i].shape[d], " in ",
+                       Describe(context, static_cast<int>(i)));
+      }
+    }
+  }
+  return extents;
+}
+
+// The factors of the dimensions that the indices name.
+TensorFactors FactorsOf(const std::map<char, int>& factors, std::string_view indices) {
+  TensorFactors dims;
+  for (char index : indices) dims.push_back({factors.at(index)});
+  return dims;
 }
 
 }  // namespace
@@ -41,23 +69,6 @@ absl::StatusOr<Equation> ParseEquation(const Attributes& attributes) {
 }
 
 Equation EquationOf(const Attributes& attributes) { return *ParseEquation(attributes); }
-
-absl::StatusOr<std::map<char, int64_t>> IndexExtents(const OpContext& context,
-                                                     const Equation& equation) {
-  std::map<char, int64_t> extents;
-  for (size_t i = 0; i < equation.operands.size(); ++i) {
-    for (size_t d = 0; d < equation.operands[i].size(); ++d) {
-      const char index = equation.operands[i][d];
-      const auto [it, is_new] = extents.emplace(index, context.operands[i].shape[d]);
-      if (!is_new && it->second != context.operands[i].shape[d]) {
-        return Invalid("index '", std::string(1, index), "' has extent ", it->second,
-                       " in operand 0, ", context.operands[i].shape[d], " in ",
-                       Describe(context, static_cast<int>(i)));
-      }
-    }
-  }
-  return extents;
-}
 
 absl::StatusOr<Shape> CheckProduct(const OpContext& context, const Equation& equation) {
   for (int i = 0; i < static_cast<int>(equation.operands.size()); ++i) {
@@ -86,8 +97,8 @@ absl::StatusOr<Shape> CheckFloatProduct(const OpContext& context, Equation* equa
   return CheckProduct(context, *equation);
 }
 
-std::map<char, int> AddProductFactors(const OpContext& context, const Equation& equation,
-                                      FactorKind summed, ShardingRule* rule) {
+void AddProductFactors(const OpContext& context, const Equation& equation, FactorKind summed,
+                       ShardingRule* rule) {
   std::map<char, int> factors;
   const auto extents = *IndexExtents(context, equation);
   for (const auto& [index, extent] : extents) {
@@ -98,13 +109,6 @@ std::map<char, int> AddProductFactors(const OpContext& context, const Equation& 
     rule->operands.push_back(FactorsOf(factors, indices));
   }
   rule->results.push_back(FactorsOf(factors, equation.result));
-  return factors;
-}
-
-TensorFactors FactorsOf(const std::map<char, int>& factors, std::string_view indices) {
-  TensorFactors dims;
-  for (char index : indices) dims.push_back({factors.at(index)});
-  return dims;
 }
 
 double ProductFlops(const OpContext& context, const Equation& equation) {

@@ -6,10 +6,7 @@
 #ifndef PENSTOCK_GRAPH_OPS_EQUATION_H_
 #define PENSTOCK_GRAPH_OPS_EQUATION_H_
 
-#include <cstdint>
-#include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "graph/ops/common.h"
@@ -28,10 +25,6 @@ absl::StatusOr<Equation> ParseEquation(const Attributes& attributes);
 // REQUIRES: the equation was checked when the node was built.
 Equation EquationOf(const Attributes& attributes);
 
-// The extent of every index. An error where two differ.
-absl::StatusOr<std::map<char, int64_t>> IndexExtents(const OpContext& context,
-                                                     const Equation& equation);
-
 // The shape of the product of the first operands, which `equation` names. An error where their
 // types do not fit it.
 absl::StatusOr<Shape> CheckProduct(const OpContext& context, const Equation& equation);
@@ -41,11 +34,8 @@ absl::StatusOr<Shape> CheckFloatProduct(const OpContext& context, Equation* equa
 
 // A factor an index: pass-through, or `summed` where the result lacks it. `rule` receives the
 // factors and the dimensions of the operands of the equation and of its result.
-std::map<char, int> AddProductFactors(const OpContext& context, const Equation& equation,
-                                      FactorKind summed, ShardingRule* rule);
-
-// The factors of the dimensions that the indices name.
-TensorFactors FactorsOf(const std::map<char, int>& factors, std::string_view indices);
+void AddProductFactors(const OpContext& context, const Equation& equation, FactorKind summed,
+                       ShardingRule* rule);
 
 // Of the product alone: an operation at every point of the index space, and one more where an index
 // is summed over.

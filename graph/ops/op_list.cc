@@ -65,7 +65,6 @@ static void AddAll(OpRegistry& registry) {
   extern OpPtr MakeEinsumBias(); add(MakeEinsumBias());
   extern OpPtr MakeEinsumBiasGelu(); add(MakeEinsumBiasGelu());
   extern OpPtr MakeEinsumGeluGrad(); add(MakeEinsumGeluGrad());
-  extern OpPtr MakeEinsumBiasGrad(); add(MakeEinsumBiasGrad());
   extern OpPtr MakeReduceSum(); add(MakeReduceSum());
   extern OpPtr MakeReduceMean(); add(MakeReduceMean());
   extern OpPtr MakeReduceMax(); add(MakeReduceMax());

@@ -64,11 +64,8 @@ KernelRegistry CpuKernels() {
   extern Def EinsumKernel(); add("einsum", EinsumKernel());
   extern Def EpilogueKernel();  // of any product with an epilogue
   const Def epilogue = EpilogueKernel();
-  Def summed_epilogue = epilogue;
-  summed_epilogue.supports_accumulate = true;
   add("einsum_bias", epilogue);
   add("einsum_bias_gelu", epilogue);
-  add("einsum_bias_grad", summed_epilogue);
   add("einsum_gelu_grad", epilogue);
   extern Def EmbeddingKernel(); add("embedding", EmbeddingKernel());
   extern Def EmbeddingGradKernel(); add("embedding_grad", EmbeddingGradKernel());

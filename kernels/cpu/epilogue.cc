@@ -11,7 +11,7 @@
 
 namespace penstock::kernels {
 
-// Of any of einsum_bias, einsum_bias_gelu, einsum_gelu_grad and einsum_bias_grad.
+// Of any of einsum_bias, einsum_bias_gelu and einsum_gelu_grad.
 KernelDef EpilogueKernel() {
   const auto steps = std::make_shared<KernelRegistry>();
   const TrialDevice trial = MakeTrialDevice();
@@ -27,7 +27,6 @@ KernelDef EpilogueKernel() {
   extern Def EinsumKernel(); add("einsum", EinsumKernel());
   extern Def GeluKernel(); add("gelu", GeluKernel());
   extern Def GeluGradKernel(); add("gelu_grad", GeluGradKernel());
-  extern Def ReduceSumKernel(); add("reduce_sum", ReduceSumKernel());
   // clang-format on
   return SequenceDef([steps](const std::string& op) { return steps->Find(op); });
 }

@@ -77,8 +77,7 @@ class BlasProduct {
  public:
   virtual ~BlasProduct() = default;
   // c = a b, plus c with `adds`. `workspace` has kBlasWorkspaceBytes, at a multiple of
-  // kBlasWorkspaceAlignment. Of epilogues, only the gradients of a bias go with `adds`, and they do
-  // not add to the bias.
+  // kBlasWorkspaceAlignment. REQUIRES: no epilogue with `adds`.
   virtual absl::Status Run(StreamHandle stream, const void* a, const void* b, void* c, bool adds,
                            void* workspace, const EpiloguePointers& epilogue) = 0;
 };

@@ -65,7 +65,6 @@ KernelOr Create(const KernelDef& steps_def, const KernelSpec& spec, Device& devi
 void AddEpilogueKernels(KernelRegistry* registry) {
   const auto steps = std::make_shared<KernelRegistry>();
   AddElementwiseKernels(steps.get());
-  AddReduceKernels(steps.get());
   AddContractionKernels(steps.get());
   const KernelDef steps_def =
       SequenceDef([steps](const std::string& op) { return steps->Find(op); });
@@ -81,10 +80,6 @@ void AddEpilogueKernels(KernelRegistry* registry) {
   for (const char* op : {"einsum_bias", "einsum_bias_gelu", "einsum_gelu_grad"}) {
     AddKernel(registry, op, def);
   }
-  // cuBLASLt's epilogues for the gradient of a bias are launches of its own, slower than ours.
-  KernelDef sum = steps_def;
-  sum.supports_accumulate = true;
-  AddKernel(registry, "einsum_bias_grad", std::move(sum));
 }
 
 }  // namespace penstock::kernels::cuda

@@ -8,9 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
-
-#include "base/status_macros.h"
 #include "base/strings.h"
 #include "graph/ops/equation.h"
 #include "planner/plan/recomputed_mark.h"
@@ -37,26 +34,6 @@ struct Equation {
 
   std::string ToString() const { return StrCat(left, ",", right, "->", result); }
 };
-
-bool Has(std::string_view indices, char index) {
-  return indices.find(index) != std::string_view::npos;
-}
-
-// The letters of `from` that are in `other`, or that are not.
-std::string Common(std::string_view from, std::string_view other) {
-  std::string common;
-  for (char index : from) {
-    if (Has(other, index)) common += index;
-  }
-  return common;
-}
-std::string Without(std::string_view from, std::string_view other) {
-  std::string rest;
-  for (char index : from) {
-    if (!Has(other, index)) rest += index;
-  }
-  return rest;
-}
 
 // matmul as einsum writes it: leading dimensions A, B, ... and the matrices mk, kn and mn.
 Equation MatmulEquation(const Graph& graph, const Node& node) {
@@ -92,20 +69,17 @@ bool IsTanhGelu(const Node& node) {
 class Fuser {
  public:
   Fuser(const graph::OpRegistry& ops, const FusesStage& fuses, const Graph& in)
-      : ops_(ops), in_(in), users_(in.Users()) {
+      : ops_(ops), in_(in), users_(in.Users()), fates_(in.num_nodes()) {
     int last = 0;
     for (const Node& node : in.nodes()) last = std::max(last, node.stage);
     for (int stage = 0; stage <= last; ++stage) fuses_.push_back(fuses(in, stage));
   }
 
-  absl::StatusOr<Graph> Run() {
-    Find(/*with_bias_grads=*/true);
-    if (std::optional<Graph> out = Copy(); out.has_value()) return *std::move(out);
-    // Two gradients of biases would each have to come before the other, which no training step has:
-    // they stay apart.
-    Find(/*with_bias_grads=*/false);
-    if (std::optional<Graph> out = Copy(); out.has_value()) return *std::move(out);
-    return absl::InternalError("nodes that are joined would wait for each other");
+  Graph Run() {
+    for (NodeId id = 0; id < in_.num_nodes(); ++id) JoinBias(id);
+    for (NodeId id = 0; id < in_.num_nodes(); ++id) JoinGeluGrad(id);
+    Copy();
+    return std::move(out_);
   }
 
  private:
@@ -119,14 +93,13 @@ class Fuser {
   struct Fate {
     enum Kind : uint8_t {
       kKept,
-      kReplaced,  // by a node with the operands `sources` and the results `results`
+      kReplaced,  // by a node with the operands `sources`
       kJoined,    // another node makes what it made
     };
     Kind kind = kKept;
     const graph::Op* op = nullptr;
     Attributes attributes = {};
     std::vector<Source> sources = {};
-    std::vector<ValueId> results = {};
     NodeId joined = kNoNode;    // the node that is joined into this one
     ValueId biased = kNoValue;  // the product of which the biased one is a result, too
   };
@@ -178,13 +151,6 @@ class Fuser {
     return attributes;
   }
 
-  void Find(bool with_bias_grads) {
-    fates_.assign(in_.num_nodes(), {});
-    for (NodeId id = 0; id < in_.num_nodes(); ++id) JoinBias(id);
-    for (NodeId id = 0; id < in_.num_nodes(); ++id) JoinGeluGrad(id);
-    for (NodeId id = 0; with_bias_grads && id < in_.num_nodes(); ++id) JoinBiasGrad(id);
-  }
-
   // A product, with the bias and the gelu that read it.
   void JoinBias(NodeId id) {
     const Node& product = in_.node(id);
@@ -193,7 +159,7 @@ class Fuser {
     const ValueId value = product.results[0];
     if (in_.value(value).type.dtype != in_.value(product.operands[0]).type.dtype) return;
     const std::vector<NodeId>& users = users_[value];
-    NodeId first = kNoNode;
+    if (users.empty() || IsReturned(value)) return;
     for (const NodeId user : users) {
       const Node& node = in_.node(user);
       const std::string_view op = node.op->name();
@@ -206,18 +172,20 @@ class Fuser {
           !AreSame(node.operands[1], in_.node(users[0]).operands[1])) {
         return;
       }
-      if (first == kNoNode && op != "bias_gelu_grad" && node.phase == product.phase) first = user;
     }
-    if (first == kNoNode || IsReturned(value)) return;
+    // The others read the biased product that it makes.
+    const NodeId first = users[0];
     const Node& node = in_.node(first);
-    if (!LieTogether(value, node.results[0])) return;
+    if (node.op->name() == "bias_gelu_grad" || node.phase != product.phase ||
+        !LieTogether(value, node.results[0])) {
+      return;
+    }
 
     Fate& fate = fates_[first];
     fate.kind = Fate::kReplaced;
     fate.op = ops_.Find(node.op->name() == "bias_add" ? "einsum_bias" : "einsum_bias_gelu");
     fate.attributes = WithEquation(*equation, node);
     fate.sources = {{product.operands[0]}, {product.operands[1]}, {node.operands[1]}};
-    fate.results = {node.results[0]};
     fate.joined = id;
     fates_[id].kind = Fate::kJoined;
     if (users.size() == 1) return;
@@ -236,7 +204,6 @@ class Fuser {
     fate.attributes = node.attributes;
     fate.sources = {{node.operands[0], true}};
     if (node.operands.size() > 2) fate.sources.push_back({node.operands[2]});
-    fate.results = {node.results[0]};
   }
 
   // A gradient of gelu, with the product that it multiplies.
@@ -260,128 +227,43 @@ class Fuser {
     fate.op = ops_.Find("einsum_gelu_grad");
     fate.attributes = WithEquation(*equation, node);
     fate.sources = {{product.operands[0]}, {product.operands[1]}, at};
-    fate.results = {node.results[0]};
     fate.joined = id_of_product;
     fates_[id_of_product].kind = Fate::kJoined;
   }
 
-  // The gradient of a bias, with that of the weight beside it.
-  void JoinBiasGrad(NodeId id) {
-    const Node& sum = in_.node(id);
-    if (sum.op->name() != "reduce_sum" || !Fuses(sum)) return;
-    if (sum.attributes.GetBool("keepdims", false)) return;
-    const ValueId dy = sum.operands[0];
-    for (const NodeId user : users_[dy]) {
-      const Node& product = in_.node(user);
-      const std::optional<Equation> equation = ProductOf(in_, product);
-      if (!equation.has_value() || fates_[user].kind != Fate::kKept || !AreTogether(product, sum) ||
-          product.operands[0] == product.operands[1] ||
-          in_.value(product.results[0]).type.dtype != in_.value(sum.results[0]).type.dtype) {
-        continue;
-      }
-      const bool is_left = product.operands[0] == dy;
-      const std::string& of_dy = is_left ? equation->left : equation->right;
-      const std::string& of_x = is_left ? equation->right : equation->left;
-      if (!IsWeightGrad(of_x, of_dy, equation->result) ||
-          !SumsOver(sum, Without(of_dy, equation->result), of_dy)) {
-        continue;
-      }
-      Fate& fate = fates_[user];
-      fate.kind = Fate::kReplaced;
-      fate.op = ops_.Find("einsum_bias_grad");
-      fate.attributes = WithEquation({of_x, of_dy, equation->result}, product);
-      if (const graph::AttrValue* dtype = product.attributes.Find("dtype"); dtype != nullptr) {
-        fate.attributes.Set("dtype", *dtype);
-      }
-      fate.sources = {{product.operands[is_left ? 1 : 0]}, {dy}};
-      fate.results = {product.results[0], sum.results[0]};
-      fate.joined = id;
-      fates_[id].kind = Fate::kJoined;
-      return;
-    }
-  }
-
-  // Whether the product has the indices of x and then those of dy, or the other way round, and is
-  // summed over all that they share.
-  static bool IsWeightGrad(const std::string& x, const std::string& dy, const std::string& result) {
-    const std::string kept_x = Common(x, result);
-    const std::string kept_dy = Common(dy, result);
-    const std::string summed = Without(dy, result);
-    return Common(kept_x, kept_dy).empty() && !kept_dy.empty() && !summed.empty() &&
-           Without(Without(x, result), dy).empty() &&
-           (result == kept_x + kept_dy || result == kept_dy + kept_x);
-  }
-
-  // Whether the node sums over the dimensions that `indices` of `all` name, and no others.
-  bool SumsOver(const Node& sum, std::string_view indices, std::string_view all) const {
-    std::string summed;
-    for (int64_t axis : sum.attributes.GetInts("axes")) {
-      if (axis < 0) axis += static_cast<int64_t>(all.size());
-      summed += all[static_cast<size_t>(axis)];
-    }
-    return Without(summed, indices).empty() && Without(indices, summed).empty();
-  }
-
-  // None: nodes wait for each other.
-  std::optional<Graph> Copy() {
+  void Copy() {
     out_ = Graph(in_.name());
     out_.mutable_meshes() = in_.meshes();
     out_.ReserveNames(in_);
     now_.assign(in_.num_values(), kNoValue);
     biased_.assign(in_.num_values(), kNoValue);
     now_node_.assign(in_.num_nodes(), kNoNode);
-    std::vector<NodeId> waiting;
     for (NodeId id = 0; id < in_.num_nodes(); ++id) {
-      bool is_made = Make(id);
-      if (!is_made) waiting.push_back(id);
-      while (is_made && !waiting.empty()) {
-        is_made = false;
-        std::vector<NodeId> still;
-        for (const NodeId other : waiting) {
-          const bool is_ready = Make(other);
-          is_made |= is_ready;
-          if (!is_ready) still.push_back(other);
-        }
-        waiting = std::move(still);
-      }
+      if (fates_[id].kind != Fate::kJoined) Make(id);
     }
-    if (!waiting.empty()) return std::nullopt;
     for (const graph::Return& ret : in_.returns()) {
       out_.mutable_returns().push_back({now_[ret.value], ret.sharding});
     }
-    return std::move(out_);
   }
 
-  // False, with nothing done, if the node needs what is not made yet.
-  bool Make(NodeId id) {
+  void Make(NodeId id) {
     const Fate& fate = fates_[id];
-    if (fate.kind == Fate::kJoined) return true;
-    Node node = in_.node(id);
-    if (node.forward != kNoNode) {
-      node.forward = now_node_[node.forward];
-      if (node.forward == kNoNode) return false;
-    }
-    std::vector<Source> sources = fate.sources;
-    std::vector<ValueId> results = fate.results;
+    const Node& old = in_.node(id);
+    Node node = old;
+    if (node.forward != kNoNode) node.forward = now_node_[node.forward];
     if (fate.kind == Fate::kKept) {
-      for (const ValueId operand : node.operands) sources.push_back({operand});
-      results.assign(node.results.begin(), node.results.end());
+      for (ValueId& operand : node.operands) operand = now_[operand];
     } else {
       node.op = fate.op;
       node.attributes = fate.attributes;
+      node.operands.clear();
+      for (const Source& source : fate.sources) {
+        node.operands.push_back(source.is_biased ? biased_[source.value] : now_[source.value]);
+      }
     }
-    node.operands.clear();
-    for (const Source& source : sources) {
-      const ValueId operand = source.is_biased ? biased_[source.value] : now_[source.value];
-      if (operand == kNoValue) return false;
-      node.operands.push_back(operand);
-    }
-    std::vector<TensorType> types;
+    std::vector<TensorType> types = in_.ResultTypes(old);
     std::vector<std::string> names;
-    for (const ValueId result : results) {
-      types.push_back(in_.value(result).type);
-      names.push_back(in_.value(result).name);
-    }
+    for (const ValueId result : old.results) names.push_back(in_.value(result).name);
     if (fate.biased != kNoValue) {
       types.push_back(in_.value(fate.biased).type);
       names.push_back(out_.UniqueName(StrCat(in_.value(fate.biased).name, ".biased")));
@@ -390,15 +272,14 @@ class Fuser {
     const NodeId made = out_.AddTyped(std::move(node), types, names);
     now_node_[id] = made;
     if (fate.joined != kNoNode) now_node_[fate.joined] = made;
-    for (size_t r = 0; r < results.size(); ++r) {
-      now_[results[r]] = out_.node(made).results[r];
-      out_.mutable_value(now_[results[r]]).sharding = in_.value(results[r]).sharding;
+    for (size_t r = 0; r < old.results.size(); ++r) {
+      now_[old.results[r]] = out_.node(made).results[r];
+      out_.mutable_value(now_[old.results[r]]).sharding = in_.value(old.results[r]).sharding;
     }
     if (fate.biased != kNoValue) {
       biased_[fate.biased] = out_.node(made).results.back();
       out_.mutable_value(biased_[fate.biased]).sharding = in_.value(fate.biased).sharding;
     }
-    return true;
   }
 
   const graph::OpRegistry& ops_;
@@ -415,7 +296,7 @@ class Fuser {
 }  // namespace
 
 absl::Status FuseEpilogues(const graph::OpRegistry& ops, const FusesStage& fuses, Graph& graph) {
-  ASSIGN_OR_RETURN(graph, Fuser(ops, fuses, graph).Run());
+  graph = Fuser(ops, fuses, graph).Run();
   return absl::OkStatus();
 }
 

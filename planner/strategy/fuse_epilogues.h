@@ -12,17 +12,14 @@
 //   %dy = einsum(%dz, %v)          %dp = einsum_gelu_grad(%dz, %v, %z)
 //   %dp = gelu_grad(%z, %dy)
 //
-//   %dw = einsum(%x, %dp)          %dw, %db = einsum_bias_grad(%x, %dp)
-//   %db = reduce_sum(%dp)
-//
 // and likewise with matmul, whose equation is written out. What is joined is of one stage, mesh and
 // phase; a product that something else reads stays, and so does one that is partial over devices:
 // its parts are added up first. gelu is joined if it is the tanh approximation, which is the one
-// that cuBLASLt has. The gradient of a bias goes with that of its weight and not with that of gelu,
-// because it then has the weight's type, f32 in mixed precision.
+// that cuBLASLt has. Gradients of biases are not joined: cuBLASLt computes them by a launch of its
+// own, which is slower than reduce_sum.
 //
-// Nodes stay in their order, but for what reads the gradient of a bias and came before that of its
-// weight: it comes right after it.
+// Nodes stay in their order. Where the gradient of gelu comes before gelu, neither is joined with
+// the product.
 //
 // Thread rule: pure functions.
 

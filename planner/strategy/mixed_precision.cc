@@ -50,7 +50,6 @@ constexpr Rule kRules[] = {
     {"einsum_bias", Kind::kLow},
     {"einsum_bias_gelu", Kind::kLow},
     {"einsum_gelu_grad", Kind::kLow},
-    {"einsum_bias_grad", Kind::kLow},
     {"conv2d", Kind::kLow},
     {"conv2d_input_grad", Kind::kLow},
     {"conv2d_weight_grad", Kind::kLow},

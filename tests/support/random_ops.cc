@@ -327,7 +327,7 @@ void MakeEinsum(RandomGraphBuilder& g, std::string_view op) {
   g.Emit(g.Op(op, operands, {{"equation", equation}}, bound));
 }
 
-// Products with what follows or goes beside them.
+// Products with what follows them.
 void MakeEpilogue(RandomGraphBuilder& g, std::string_view op) {
   const ValueId a = g.Float(2, 3);
   const Shape shape = g.ShapeOf(a);
@@ -336,16 +336,6 @@ void MakeEpilogue(RandomGraphBuilder& g, std::string_view op) {
   const int64_t n = g.Dim();
   const std::string x = has_batch ? "bmk" : "mk";
   const std::string y = has_batch ? "bmn" : "mn";
-  if (op == "einsum_bias_grad") {
-    Shape of_dy = Leading(shape);
-    const auto rows = static_cast<double>(NumElements(of_dy));
-    of_dy.push_back(n);
-    const ValueId dy = g.Float(of_dy);
-    const bool is_transposed = g.random().Chance(0.3);
-    g.Emit(g.Op(op, {a, dy}, {{"equation", x + "," + y + (is_transposed ? "->nk" : "->kn")}},
-                rows * std::max(g.Bound(a), 1.0) * g.Bound(dy)));
-    return;
-  }
   const bool is_transposed = g.random().Chance(0.3);
   const ValueId w = g.Float(is_transposed ? Shape{n, k} : Shape{k, n});
   const Attributes equation = {{"equation", x + (is_transposed ? ",nk->" : ",kn->") + y}};
@@ -798,7 +788,6 @@ constexpr Maker kMakers[] = {
     {"einsum_bias", MakeEpilogue},
     {"einsum_bias_gelu", MakeEpilogue},
     {"einsum_gelu_grad", MakeEpilogue},
-    {"einsum_bias_grad", MakeEpilogue},
     {"reduce_sum", MakeReduce},
     {"reduce_mean", MakeReduce},
     {"reduce_max", MakeReduce},

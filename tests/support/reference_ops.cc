@@ -950,19 +950,6 @@ Values EinsumBias(const Call& c) {
              [](const auto& v) { return v[0] + v[1]; });
 }
 
-std::vector<Values> EinsumBiasGrad(const Call& c) {
-  std::string equation = c.attributes.GetString("equation", "");
-  std::erase(equation, ' ');
-  const size_t comma = equation.find(',');
-  const size_t arrow = equation.find("->");
-  const std::string of_dy = equation.substr(comma + 1, arrow - comma - 1);
-  std::string kept;
-  for (const char letter : of_dy) {
-    if (equation.find(letter, arrow) != std::string::npos) kept += letter;
-  }
-  return {Einsum(c.attributes, c.x), Contract(of_dy, c.x[1], "", {{}, {1.0}}, kept)};
-}
-
 const std::map<std::string, Evaluate>& Table() {
   using Results = std::vector<Values>;
   static const auto* const kTable = new std::map<std::string, Evaluate>{
@@ -1053,7 +1040,6 @@ const std::map<std::string, Evaluate>& Table() {
          const Values dy = Einsum(c.attributes, {c.x[0], c.x[1]});
          return {Map({dy, c.x[2]}, [](const auto& v) { return v[0] * GeluSlope(v[1], false); })};
        }},
-      {"einsum_bias_grad", EinsumBiasGrad},
       {"reduce_sum",
        [](const Call& c) -> Results { return {Reduce(c.attributes, c.x[0], 0, std::plus<>())}; }},
       {"reduce_mean", [](const Call& c) -> Results { return {ReduceMean(c.attributes, c.x[0])}; }},
