@@ -81,6 +81,9 @@ class GpuChecksTest(unittest.TestCase):
         root = self.folder / "root"
         (root / "scripts").mkdir(parents=True)
         shutil.copy(SCRIPT, root / "scripts/gpu-checks")
+        fetch = root / "scripts/fetch-cudnn-frontend"
+        fetch.write_text("#!/bin/sh\n")
+        fetch.chmod(0o755)
         for name in ("docs/GPU.md", "examples/gpt/demo.toml"):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text("text\n")
