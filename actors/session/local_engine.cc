@@ -222,7 +222,8 @@ absl::Status LocalEngine::InitStates(uint32_t index, Device& device) {
   }
   constexpr int64_t kGrain = 1 << 14;  // elements of a thread
   for (const planner::StatePlan& state : plan_.states) {
-    if (state.init == "zeros") continue;  // as a new arena is
+    // As a new arena is: not worth copies to the device.
+    if (state.init == "zeros" && !device.is_synchronous()) continue;
     const auto element_bytes = static_cast<int64_t>(ByteSize(state.type.dtype));
     for (const planner::StatePlacement& placement : state.placements) {
       if (placement.device != options_.first_device + index) continue;
