@@ -121,6 +121,24 @@ TEST_P(EmulatedDeviceTest, AnEventIsDoneWhenItsStreamHasComeToIt) {
   EXPECT_EQ(event_->error(), nullptr);
 }
 
+TEST_P(EmulatedDeviceTest, EventsTellTheTimeBetweenThem) {
+  const std::unique_ptr<Event> begin = device_->CreateTimedEvent();
+  const std::unique_ptr<Event> end = device_->CreateTimedEvent();
+  constexpr int64_t kBusyNs = 2'000'000;
+  const auto work = [](void*, const EmulatedRun&) {
+    const SteadyClock clock;
+    const int64_t begin_ns = clock.NowNs();
+    while (clock.NowNs() < begin_ns + kBusyNs) continue;
+    return absl::OkStatus();
+  };
+  stream_->Record(begin.get());
+  Launch(*stream_, work, nullptr, {});
+  stream_->Record(end.get());
+  EXPECT_EQ(Finish(*stream_), absl::OkStatus());
+  EXPECT_GE(end->NsSince(*begin), kBusyNs);
+  EXPECT_LE(begin->NsSince(*end), -kBusyNs);
+}
+
 TEST_P(EmulatedDeviceTest, AStreamWaitsForAnEventOfAnother) {
   const std::unique_ptr<Stream> other = device_->CreateStream();
   const std::unique_ptr<Memory> memory = Allocate(sizeof(int));

@@ -210,6 +210,7 @@ class Profiler {
     return WithKernel(SumOf(elements), &OnDevice);
   }
   absl::StatusOr<double> LaunchSeconds() {
+    // Streams hold back sums of single elements.
     return WithKernel(SumOf(2), [](Timer& timer, const std::function<absl::Status()>& run) {
       return timer.LaunchSeconds(run);
     });

@@ -347,13 +347,12 @@ void DeviceExecutor::Start(uint32_t index) {
   if (!is_synchronous_) {
     progress.first_launch = static_cast<uint64_t>(instance) * actors_.size();
     LaneStream& lane = StreamOf(phase);
-    lane.Promise(1);
+    lane.Promise(NumPhaseMarks());
     for (size_t other = 0; other < kNumLanes; ++other) {
       if ((phase.joined_lanes >> other & 1) != 0) lane.Follow(*streams_[other]);
     }
     FollowSources(index);
     if (is_tracing_) {
-      lane.Promise(1);
       LaneStream::Mark begin = MarkOf(kNone, index, progress.begin_ns);
       begin.is_begin = true;
       lane.Record(begin);
@@ -375,7 +374,7 @@ void DeviceExecutor::Start(uint32_t index) {
   }
   if (!is_synchronous_) {
     if (LaunchGraph(index)) return;
-    StreamOf(phase).Promise(NumMarks(index) - (is_tracing_ ? 2 : 1));  // of its acts
+    StreamOf(phase).Promise(NumActMarks(index));
   }
   std::copy(needs_.begin() + phase.first_actor, needs_.begin() + phase.end_actor,
             pending_.begin() + phase.first_actor);

@@ -255,6 +255,8 @@ class DeviceExecutor {
 
   void ReserveMarks(Device& device);
   uint32_t NumMarks(uint32_t phase) const;
+  uint32_t NumPhaseMarks() const { return is_tracing_ ? 2 : 1; }  // where it began, and its end
+  uint32_t NumActMarks(uint32_t phase) const;
   bool HasRoom(uint32_t phase) const { return is_synchronous_ || HasStreamRoom(phase); }
   bool HasStreamRoom(uint32_t phase) const;
   bool CanStart(uint32_t phase) const;

@@ -13,9 +13,12 @@ using planner::ActorKind;
 using planner::kNone;
 using planner::Lane;
 
-// Marks that an instance of the phase leaves in its stream.
+// Marks that an instance of the phase leaves in its stream: of itself, and of its acts.
 uint32_t DeviceExecutor::NumMarks(uint32_t phase) const {
-  return 1 + (is_tracing_ ? 1 + phases_[phase].num_on_stream : 0);
+  return NumPhaseMarks() + NumActMarks(phase);
+}
+uint32_t DeviceExecutor::NumActMarks(uint32_t phase) const {
+  return is_tracing_ ? phases_[phase].num_on_stream : 0;
 }
 
 // Floating phases that have been launched in part may wait for each other's communication: there is

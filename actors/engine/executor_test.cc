@@ -910,6 +910,33 @@ TEST_F(ExecutorTest, TraceHasEveryActorOfEveryInstance) {
   }
 }
 
+// The update is launched while F and B are still under way, and waits for them in its stream.
+TEST_F(ExecutorTest, TracedActsBeginWhenTheirPhaseHasWhatItWaitsFor) {
+  const planner::Plan plan = OffloadingPlan(2, /*is_floating=*/false);
+  const std::vector<planner::PhasePlan>& phases = plan.devices[0].phases;
+  for (int seed = 0; seed < kSeeds / 10; ++seed) {
+    HarnessOptions options;
+    options.seed = seed;
+    options.is_emulated = true;
+    options.trace_capacity = 1000;
+    std::unique_ptr<EngineHarness> harness = Start(plan, options);
+    ASSERT_NE(harness, nullptr);
+    harness->Submit({FeedOf(2, 0)});
+    ASSERT_TRUE(harness->RunUntilDone());
+    int64_t backward_end = 0;
+    std::vector<int64_t> update_begins;
+    for (const TraceEvent& event : harness->executor(0).TakeTrace()) {
+      if (phases[event.phase].name == "update") {
+        update_begins.push_back(event.begin_ns);
+      } else if (event.actor == planner::kNone) {
+        backward_end = std::max(backward_end, event.end_ns);
+      }
+    }
+    EXPECT_EQ(update_begins.size(), 5u);  // four acts, and the phase
+    for (const int64_t begin : update_begins) EXPECT_GE(begin, backward_end) << "seed " << seed;
+  }
+}
+
 // From then on, another thread may take it.
 TEST_F(ExecutorTest, AStepThatIsReportedHasBeenTraced) {
   const planner::Plan plan = CollectivePlan();

@@ -1,8 +1,10 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "actors/engine/host_inspector_internal.h"
 #include "actors/engine/host_messages_internal.h"
 #include "base/machine.h"
@@ -54,9 +56,17 @@ absl::StatusOr<std::shared_ptr<Inspection>> HostInspector::Begin() {
 }
 
 absl::StatusOr<EngineSnapshot> HostInspector::Inspect(absl::Duration timeout) {
-  ASSIGN_OR_RETURN(const std::shared_ptr<Inspection> inspection, Begin());
+  // A device that was asked while it waited may have begun a long kernel before it could answer:
+  // asked again, it is seen to compute.
+  constexpr absl::Duration kPatience = absl::Milliseconds(100);
+  const absl::Time deadline = absl::Now() + timeout;
   EngineSnapshot snapshot;
-  snapshot.devices = inspection->Take(timeout);
+  for (bool is_complete = false; !is_complete;) {
+    ASSIGN_OR_RETURN(const std::shared_ptr<Inspection> inspection, Begin());
+    const absl::Duration left = deadline - absl::Now();
+    snapshot.devices = inspection->Take(std::clamp(left, absl::ZeroDuration(), kPatience));
+    is_complete = inspection->IsComplete() || left <= kPatience;
+  }
   snapshot.processes.push_back({.pid = getpid(),
                                 .host = HostName(),
                                 .resident_bytes = ResidentBytes(),

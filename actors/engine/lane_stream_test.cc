@@ -86,9 +86,9 @@ TEST_F(LaneStreamTest, AnErrorComesWithTheMarksThatFollowIt) {
 TEST_F(LaneStreamTest, TheDeviceTellsTheTimeBetweenMarks) {
   lane_.SetCapacity(*device_, 2, true);
   constexpr int64_t kLater = int64_t{1} << 60;  // the host looks late
-  const auto take = [this](int64_t now) {
+  const auto take = [this](int64_t now, int64_t begin_ns = 0) {
     lane_.Promise(1);
-    lane_.Record({});
+    lane_.Record({.begin_ns = begin_ns});
     const StreamError* error = nullptr;
     while (lane_.Done(&error) == nullptr) lane_.stream().Poll();
     return lane_.Pop(now);
@@ -103,6 +103,8 @@ TEST_F(LaneStreamTest, TheDeviceTellsTheTimeBetweenMarks) {
   }
   EXPECT_EQ(take(last - 100), last - 100);  // it was seen before the time that the device tells
   EXPECT_LT(take(kLater), kLater);
+  // The device's clock has fallen behind: nothing ends before it began.
+  EXPECT_EQ(take(kLater, kLater - 10), kLater - 10);
 }
 
 }  // namespace

@@ -196,6 +196,47 @@ TEST_F(SessionTest, InitialValuesDoNotDependOnTheSplit) {
   }
 }
 
+// Nor on the threads that draw them, nor on the pieces in which they are copied to a device.
+TEST_F(SessionTest, InitialValuesDoNotDependOnThreads) {
+  constexpr int64_t kCount = (int64_t{3} << 20) + 5;  // more than one piece
+  EnginePlanBuilder b;
+  b.AddDevice();
+  planner::Plan plan = b.Build();
+  constexpr uint64_t kBytes = (kCount + 15) / 16 * 16 * sizeof(float);
+  plan.devices[0].arena_bytes = kBytes + 64;
+  plan.devices[0].registers.push_back({planner::RegisterClass::kState, false, 1, 64, kBytes});
+  planner::StatePlan state;
+  state.name = "w";
+  state.type = {DType::kF32, {kCount}};
+  state.init = "normal";
+  state.std = 0.5;
+  state.stream = 9;
+  state.placements.push_back({0, 0, {DType::kF32, {kCount}, {kCount}, {0}, {0}}});
+  plan.states.push_back(state);
+  for (const bool is_emulated : {false, true}) {
+    for (const int num_threads : {1, 3}) {
+      options_.threads_per_device = num_threads;
+      options_.create_device = nullptr;
+      if (is_emulated) {
+        options_.create_device = [](uint32_t) -> absl::StatusOr<std::unique_ptr<Device>> {
+          return EmulatedDevice::Create({.has_thread = true, .seed = 1});
+        };
+      }
+      auto session = Start(plan);
+      ASSERT_TRUE(session.ok()) << session.status();
+      const auto value = (*session)->Fetch("w");
+      ASSERT_TRUE(value.ok()) << value.status();
+      const float* const w = value->As<float>();
+      for (int64_t i = 0; i < kCount; i += i % 1024 == 0 ? 1 : 1023) {  // neighbours now and then
+        ASSERT_EQ(w[i], static_cast<float>(0.5 * RandomNormal({options_.seed, 9, 0xffffffff},
+                                                              static_cast<uint64_t>(i))))
+            << i << ", " << num_threads << " threads";
+      }
+      EXPECT_NE(w[kCount - 1], 0);
+    }
+  }
+}
+
 TEST_F(SessionTest, RefusesWrongFeeds) {
   auto session = Start(DataParallelPlan(1, 2));
   ASSERT_TRUE(session.ok()) << session.status();

@@ -363,6 +363,7 @@ LaunchResult PrepareAttention() {
   if (result == 0) result = AllowSharedMemory(&KeyGradKernel<T, R>, kMaxSharedBytes);
   if constexpr (kIsHalf<T>) {
     if (result == 0) result = PrepareTensorAttention<T>();
+    if (result == 0) result = PrepareTensorAttentionGrad<T>();
   }
   return result;
 }
@@ -383,7 +384,8 @@ template <typename T, typename R>
 LaunchResult LaunchAttention(StreamHandle stream, const AttentionShape& shape,
                              const AttentionOperands<T, R>& operands) {
   if constexpr (kIsHalf<T>) {
-    if (IsForTensorCores(shape, operands)) return LaunchTensorAttention(stream, shape, operands);
+    const TensorAttentionOperands<T> x(operands);
+    if (IsForTensorCores(shape, x)) return LaunchTensorAttention(stream, shape, x);
   }
   const int64_t blocks = NumBlocks(shape.batch, shape.heads, shape.queries);
   if (blocks == 0) return 0;
@@ -403,9 +405,8 @@ template <typename T, typename R>
 LaunchResult LaunchAttentionGrad(StreamHandle stream, const AttentionShape& shape,
                                  const AttentionGradOperands<T, R>& operands) {
   if constexpr (kIsHalf<T>) {
-    if (IsForTensorCores(shape, operands)) {
-      return LaunchTensorAttentionGrad(stream, shape, operands);
-    }
+    const TensorAttentionGradOperands<T> x(operands);
+    if (IsForTensorCores(shape, x)) return LaunchTensorAttentionGrad(stream, shape, x);
   }
   const int64_t query_blocks = NumBlocks(shape.batch, shape.heads, shape.queries);
   const int64_t key_blocks = NumBlocks(shape.batch, shape.key_heads, shape.keys);

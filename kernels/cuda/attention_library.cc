@@ -12,7 +12,7 @@ constexpr int64_t kMaxWidth = 128;
 constexpr int64_t kMultiple = 8;  // of 2 bytes: kAttentionOperandAlignment
 
 constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
+  return CeilDiv(value, multiple) * multiple;
 }
 
 bool IsSize(int64_t size) { return size >= 1 && size <= INT_MAX; }

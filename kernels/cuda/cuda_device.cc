@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -210,7 +211,7 @@ class StreamImpl : public CudaStream, public CapturingStream {
     Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
   }
 
-  // What is held back does not run any more: no event comes after it.
+  // Drops launches that are held back: no event can come after them.
   ~StreamImpl() override {
     errors_->upstream.clear();  // streams may have waited for each other
     if (stream_ == nullptr) return;
@@ -430,45 +431,44 @@ class CudaDeviceImpl : public CudaDevice {
 
   Blas& blas() override { return *blas_; }
 
-  // Without the library, kernels of this folder compute convolutions; `penstock doctor` says why.
+  // Without the libraries, kernels of this folder compute; `penstock doctor` says why.
   ConvolutionLibrary* convolutions() override {
-    if (!has_looked_for_convolutions_) {
-      has_looked_for_convolutions_ = true;
-      if (state_->Select() == cudaSuccess) {
-        absl::StatusOr<std::unique_ptr<ConvolutionLibrary>> library = CreateCudnn();
-        if (library.ok()) convolutions_ = *std::move(library);
-      }
-    }
-    return convolutions_.get();
+    return Find(CreateCudnn, &convolutions_).ok() ? convolutions_->value().get() : nullptr;
   }
-
-  // Likewise attention, unless the library has to compute it.
   absl::StatusOr<AttentionLibrary*> attention() override {
     if (attention_choice_ == AttentionChoice::kOwn) return nullptr;
     const bool is_required = attention_choice_ == AttentionChoice::kLibrary;
-    if (!has_looked_for_attention_) {
-      has_looked_for_attention_ = true;
-      attention_status_ = ToStatus(state_->Select(), "selecting the device");
-      if (attention_status_.ok()) {
-        absl::StatusOr<std::unique_ptr<AttentionLibrary>> library =
-            CreateCudnnAttention(is_required);
-        attention_status_ = library.status();
-        if (library.ok()) attention_ = *std::move(library);
-      }
-    }
-    if (is_required) RETURN_IF_ERROR(attention_status_);
-    return attention_.get();
+    const absl::Status found =
+        Find([is_required] { return CreateCudnnAttention(is_required); }, &attention_);
+    if (found.ok()) return attention_->value().get();
+    if (is_required) return found;
+    return nullptr;
   }
 
  private:
+  // Not set until it is asked for.
+  template <typename Library>
+  using Found = std::optional<absl::StatusOr<std::unique_ptr<Library>>>;
+
+  // Has `create` make the library at the first call; why there is none.
+  template <typename Create, typename Library>
+  absl::Status Find(const Create& create, Found<Library>* library) {
+    if (!library->has_value()) {
+      const absl::Status selected = ToStatus(state_->Select(), "selecting the device");
+      if (selected.ok()) {
+        *library = create();
+      } else {
+        *library = selected;
+      }
+    }
+    return (*library)->status();
+  }
+
   const std::shared_ptr<const DeviceState> state_;
   const std::unique_ptr<Blas> blas_;
   const AttentionChoice attention_choice_;
-  bool has_looked_for_attention_ = false;
-  absl::Status attention_status_;  // why there is none
-  std::unique_ptr<AttentionLibrary> attention_;
-  bool has_looked_for_convolutions_ = false;
-  std::unique_ptr<ConvolutionLibrary> convolutions_;
+  Found<AttentionLibrary> attention_;
+  Found<ConvolutionLibrary> convolutions_;
 };
 
 // An error unless this build has code for the device, which is current.
@@ -491,9 +491,9 @@ absl::Status CheckDeviceCode(int index) {
 
 }  // namespace
 
-void CudaStream::Hold(LaunchBatch* batch, bool fits, LaunchBatch::Ranges reads,
+void CudaStream::Hold(LaunchBatch* batch, bool has_room, LaunchBatch::Ranges reads,
                       LaunchBatch::Ranges writes, std::string_view op, uint64_t launch) {
-  if (held_ != batch || !fits || batch->MustFollow(reads, writes)) LaunchHeld();
+  if (held_ != batch || !has_room || batch->MustFollow(reads, writes)) LaunchHeld();
   if (held_ == nullptr) {
     held_ = batch;
     held_op_ = op;

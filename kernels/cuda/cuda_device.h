@@ -62,11 +62,11 @@ class CudaStream : public Stream, public GpuStream {
     return batch;
   }
 
-  // Holds back a launch of `op`, which the caller adds to `batch` next. What is held back so far is
-  // launched first if it is of another batch, if the launch does not fit with it, or if the launch
-  // must follow it.
-  void Hold(LaunchBatch* batch, bool fits, LaunchBatch::Ranges reads, LaunchBatch::Ranges writes,
-            std::string_view op, uint64_t launch);
+  // Holds back a launch of `op`, which the caller adds to `batch` next. The stream first launches
+  // what it holds back so far if that is of another batch, if the batch has no room, or if the
+  // launch must follow it.
+  void Hold(LaunchBatch* batch, bool has_room, LaunchBatch::Ranges reads,
+            LaunchBatch::Ranges writes, std::string_view op, uint64_t launch);
 
   // Where kernels report bad operands; null where the stream could not be made.
   virtual Fault* fault() = 0;

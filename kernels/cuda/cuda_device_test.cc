@@ -25,6 +25,8 @@ namespace {
 struct FakeEvent {
   int num_records = 0;
   int num_reached = 0;
+  bool is_timed = false;
+  int64_t reached_at = 0;  // FakeCuda::num_rounds
 };
 using FakeWork = std::function<bool()>;  // returns false while it has to wait
 struct FakeGraph {
@@ -58,6 +60,8 @@ struct FakeCuda {
   std::vector<cudaStreamCaptureMode> capture_modes;
   int num_allocations = 0;  // that are not freed
 
+  int64_t num_rounds = 0;  // half a microsecond each
+
   // What a call returns stays behind as the last error.
   cudaError_t Return(cudaError_t error) {
     if (error != cudaSuccess) last = error;
@@ -70,6 +74,7 @@ struct FakeCuda {
     return Return(error);
   }
   void RunSome() {
+    ++num_rounds;
     for (FakeStream* stream : streams) {
       if (!stream->work.empty() && stream->work.front()()) stream->work.pop_front();
     }
@@ -241,9 +246,11 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t num_bytes, cudaMe
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-  if (flags != cudaEventDisableTiming) return cudaErrorInvalidValue;
+  if (flags != cudaEventDisableTiming && flags != cudaEventDefault) return cudaErrorInvalidValue;
   fake->selected.push_back(fake->current);
-  *event = reinterpret_cast<cudaEvent_t>(new FakeEvent);
+  auto* const made = new FakeEvent;
+  made->is_timed = flags == cudaEventDefault;
+  *event = reinterpret_cast<cudaEvent_t>(made);
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -258,6 +265,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const int number = ++recorded->num_records;
   Of(stream)->work.push_back([=] {
     recorded->num_reached = std::max(recorded->num_reached, number);
+    recorded->reached_at = fake->num_rounds;
     return true;
   });
   return cudaSuccess;
@@ -267,6 +275,13 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (fake->sticky != cudaSuccess) return fake->Return(fake->sticky);
   const bool is_done = Of(event)->num_reached == Of(event)->num_records;
   return fake->Return(is_done ? cudaSuccess : cudaErrorNotReady);
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  if (!Of(begin)->is_timed || !Of(end)->is_timed) return fake->Return(cudaErrorInvalidValue);
+  const cudaError_t error = fake->Take();
+  if (error != cudaSuccess) return error;
+  *milliseconds = 5e-4f * static_cast<float>(Of(end)->reached_at - Of(begin)->reached_at);
+  return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   fake->selected.push_back(fake->current);
@@ -378,6 +393,28 @@ TEST_F(CudaDeviceTest, EveryCallSelectsTheDevice) {
   // The errors of the device, which kernels write, the memory, and the errors of two streams.
   const unsigned mapped = cudaHostAllocPortable | cudaHostAllocMapped;
   EXPECT_THAT(cuda_.host_flags, ElementsAre(mapped, cudaHostAllocPortable, mapped, mapped));
+}
+
+TEST_F(CudaDeviceTest, TimedEventsTellTheTimeBetweenThem) {
+  const auto device = Open();
+  const auto begin = device->CreateTimedEvent();
+  const auto end = device->CreateTimedEvent();
+  const auto plain = device->CreateEvent();
+  const auto stream = device->CreateStream();
+  int a = 1;
+  int b = 2;
+  stream->Record(begin.get());
+  for (int i = 0; i < 3; ++i) stream->Copy(&b, &a, sizeof(a), CopyKind::kDeviceToDevice);
+  stream->Record(end.get());
+  EXPECT_EQ(WaitUntilDone(*stream, *plain, kTimeoutNs), absl::OkStatus());
+  EXPECT_NEAR(static_cast<double>(end->NsSince(*begin)), 4 * 500, 1);  // a round each
+  EXPECT_EQ(end->NsSince(*plain), -1);
+  EXPECT_EQ(plain->NsSince(*begin), -1);
+  // That there is no time is no error of the stream.
+  cuda_.next_error = cudaErrorInvalidResourceHandle;
+  EXPECT_EQ(end->NsSince(*begin), -1);
+  EXPECT_EQ(cuda_.last, cudaSuccess);
+  EXPECT_EQ(WaitUntilDone(*stream, *plain, kTimeoutNs), absl::OkStatus());
 }
 
 TEST_F(CudaDeviceTest, MemoryIsZeroedInTheOrderOfTheStream) {

@@ -15,6 +15,7 @@
 #include "kernels/cuda/contraction_plan.h"
 #include "kernels/cuda/cuda_kernel.h"
 #include "kernels/cuda/reduce.h"
+#include "kernels/cuda/tensor_attention.h"
 #include "kernels/gpu.h"
 #include "tests/support/kernel_checks.h"
 
@@ -84,6 +85,21 @@ TEST(LaunchShapeTest, AttentionFitsInSharedMemoryAtEveryWidth) {
   }
   EXPECT_EQ(AttentionLaunch(1, 1, 1, 64, false).shared_bytes, 80u * 65 * 4);
   EXPECT_EQ(AttentionLaunch(1, 1, 1, 256, true).shared_bytes, 96u * 257 * 4);
+}
+
+TEST(LaunchShapeTest, AttentionOnTensorCoresFitsInSharedMemory) {
+  for (int64_t width = 8; width <= kMaxTensorHeadWidth; width += 8) {
+    for (const AttentionCut& cut : {ForwardCut(width), GradCut(width)}) {
+      LaunchShape shape = TensorAttentionLaunch(cut, 8 * 16, 4096, width);
+      EXPECT_EQ(shape.grid_x, 8u * 16 * 4096 / static_cast<unsigned>(cut.rows()));
+      shape.shared_bytes += AttentionCut::kMaxStaticBytes;
+      ASSERT_TRUE(IsLaunchable(shape)) << width;
+    }
+  }
+  // The rows of queries, and two buffers for those of keys and of values.
+  EXPECT_EQ(TensorAttentionLaunch(ForwardCut(64), 1, 1, 64).shared_bytes, 2u * 64 * (128 + 4 * 64));
+  EXPECT_EQ(TensorAttentionLaunch(GradCut(80), 1, 1, 80).shared_bytes,
+            2u * 128 * (2 * 64 + 4 * 32));
 }
 
 TEST(BoxPlanTest, JoinsAndDropsDimensions) {

@@ -67,7 +67,7 @@ class MapBatch : public LaunchBatch {
  private:
   LaunchResult LaunchEntries(StreamHandle stream) override {
     const LaunchResult result = kLaunch(stream, table_);
-    table_.num_entries = 0;
+    table_.Clear();
     return result;
   }
 

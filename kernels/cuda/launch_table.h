@@ -36,6 +36,7 @@ struct LaunchTable {
     begins[num_entries + 1] = begins[num_entries] + static_cast<int32_t>(chunks);
     ++num_entries;
   }
+  void Clear() { num_entries = 0; }
 };
 
 // A block a chunk, up to `max_blocks`.

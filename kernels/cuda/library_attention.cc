@@ -51,61 +51,47 @@ bool HasShape(const KernelSpec& spec, const KernelArgs& args, const LibraryAtten
          LibraryShapeOf(spec, args.microbatch).sizes.causal_offset == shape.sizes.causal_offset;
 }
 
-// Where the parts of a packed operand lie.
-template <typename Data>
-struct Parts {
-  Data q, k, v;
-};
+// Where queries, keys and values lie, or their gradients: in one packed tensor or in three.
 template <typename Byte>
-Parts<Byte*> PartsOf(Byte* qkv, const kernels::AttentionShape& sizes) {
-  const int64_t part = 2 * sizes.heads * sizes.width;  // bytes
+struct Parts {
+  Byte *q, *k, *v;
+};
+template <typename Byte, typename Addresses>
+Parts<Byte> PartsOf(const KernelSpec& spec, const LibraryAttentionShape& shape,
+                    const Addresses& addresses) {
+  if (!IsPacked(spec)) {
+    return {static_cast<Byte*>(addresses[0]), static_cast<Byte*>(addresses[1]),
+            static_cast<Byte*>(addresses[2])};
+  }
+  auto* const qkv = static_cast<Byte*>(addresses[0]);
+  const int64_t part = 2 * shape.sizes.heads * shape.sizes.width;  // bytes
   return {qkv, qkv + part, qkv + 2 * part};
 }
 
 LibraryAttentionOperands OperandsOf(const KernelSpec& spec, const KernelArgs& args,
                                     const LibraryAttentionShape& shape) {
-  LibraryAttentionOperands x;
-  if (IsPacked(spec)) {
-    const auto parts = PartsOf(static_cast<const char*>(args.inputs[0]), shape.sizes);
-    x.q = parts.q;
-    x.k = parts.k;
-    x.v = parts.v;
-  } else {
-    x.q = args.inputs[0];
-    x.k = args.inputs[1];
-    x.v = args.inputs[2];
-  }
-  x.o = args.outputs[0];
-  x.lse = OptionalOutput<float>(args, 1);
-  return x;
+  const auto parts = PartsOf<const char>(spec, shape, args.inputs);
+  return {.q = parts.q,
+          .k = parts.k,
+          .v = parts.v,
+          .o = args.outputs[0],
+          .lse = OptionalOutput<float>(args, 1)};
 }
 
 LibraryAttentionGradOperands GradOperandsOf(const KernelSpec& spec, const KernelArgs& args,
                                             const LibraryAttentionShape& shape) {
-  LibraryAttentionGradOperands x;
-  if (IsPacked(spec)) {
-    const auto parts = PartsOf(static_cast<const char*>(args.inputs[0]), shape.sizes);
-    const auto grads = PartsOf(static_cast<char*>(args.outputs[0]), shape.sizes);
-    x.q = parts.q;
-    x.k = parts.k;
-    x.v = parts.v;
-    x.o = args.inputs[1];
-    x.dq = grads.q;
-    x.dk = grads.k;
-    x.dv = grads.v;
-  } else {
-    x.q = args.inputs[0];
-    x.k = args.inputs[1];
-    x.v = args.inputs[2];
-    x.o = args.inputs[3];
-    x.dq = args.outputs[0];
-    x.dk = args.outputs[1];
-    x.dv = args.outputs[2];
-  }
-  const int lse = LseOperand(spec);
-  x.lse = static_cast<const float*>(args.inputs[static_cast<size_t>(lse)]);
-  x.d_o = args.inputs[static_cast<size_t>(lse) + 1];
-  return x;
+  const auto parts = PartsOf<const char>(spec, shape, args.inputs);
+  const auto grads = PartsOf<char>(spec, shape, args.outputs);
+  const auto lse = static_cast<size_t>(LseOperand(spec));  // between o and its gradient
+  return {.q = parts.q,
+          .k = parts.k,
+          .v = parts.v,
+          .o = args.inputs[lse - 1],
+          .lse = static_cast<const float*>(args.inputs[lse]),
+          .d_o = args.inputs[lse + 1],
+          .dq = grads.q,
+          .dk = grads.k,
+          .dv = grads.v};
 }
 
 KernelOr MakeLibraryKernel(const KernelSpec& spec, Stream& stream,

@@ -54,7 +54,7 @@ class AdamwBatch : public LaunchBatch {
 
   LaunchResult LaunchEntries(StreamHandle stream) override {
     const LaunchResult result = LaunchAdamw(stream, params_, table_);
-    table_.num_entries = 0;
+    table_.Clear();
     return result;
   }
 

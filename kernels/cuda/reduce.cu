@@ -18,8 +18,7 @@ constexpr int kColumnThreads = 8;         // that share a column
 constexpr int64_t kMatrixBlocks = kWaveBlocks;
 constexpr int64_t kLeastMatrixPart = 128;  // rows that are worth a block
 constexpr int kMatrixColumns = 64;         // of a block
-constexpr int kMatrixThreads = 256;
-constexpr int kMatrixBlocksAProcessor = 4;
+constexpr int kMatrixThreads = static_cast<int>(kLoopThreads);
 
 // ---- Folds.
 
@@ -210,7 +209,7 @@ __global__ void ReduceColumnsKernel(ReduceLoops loops, ReduceWork work, Term ter
 // of them: threads in x share a row, in packs, and threads in y the rows, whose folds they join in
 // order.
 template <bool kPacks, typename F, typename Term, typename To>
-__global__ void __launch_bounds__(kMatrixThreads, kMatrixBlocksAProcessor)
+__global__ void __launch_bounds__(kMatrixThreads, kWaveBlocksPerProcessor)
     ReduceMatrixKernel(ReduceWork work, int64_t columns, Term term, To y) {
   using T = typename Term::Sum;
   constexpr int kChunk = kPackOf<typename Term::Element>;

@@ -25,8 +25,8 @@ class SumSquaresBatch : public LaunchBatch {
     const MemoryRange reads[] = {{entry.x, static_cast<size_t>(entry.count) * sizeof(T)}};
     const MemoryRange writes[] = {{entry.y, sizeof(T)}};
     const int64_t parts = NumSumParts(entry.count);
-    const bool fits = !table_.is_full() && table_.num_chunks() + parts <= kMaxTableParts;
-    stream.Hold(this, fits, reads, writes, "sum_squares", launch);
+    const bool has_room = !table_.is_full() && table_.num_chunks() + parts <= kMaxTableParts;
+    stream.Hold(this, has_room, reads, writes, "sum_squares", launch);
     table_.Add(entry, parts);
   }
 
@@ -34,7 +34,7 @@ class SumSquaresBatch : public LaunchBatch {
   LaunchResult LaunchEntries(StreamHandle stream) override {
     const LaunchResult result =
         LaunchSumSquares<T>(stream, table_, reinterpret_cast<float*>(sums_->data()));
-    table_.num_entries = 0;
+    table_.Clear();
     return result;
   }
 

@@ -315,7 +315,7 @@ class CudnnAttentionLibrary : public AttentionLibrary {
                                                            const LibraryAttentionShape& shape,
                                                            bool has_lse) override {
     std::unique_ptr<LibraryAttention> made;
-    RETURN_IF_ERROR(OrNone(Guarded([&]() -> absl::Status {
+    RETURN_IF_ERROR(UnlessOptional(Guarded([&]() -> absl::Status {
       ASSIGN_OR_RETURN(const cudnnHandle_t handle, HandleOf(stream));
       ASSIGN_OR_RETURN(
           auto graph,
@@ -334,7 +334,7 @@ class CudnnAttentionLibrary : public AttentionLibrary {
   absl::StatusOr<std::unique_ptr<LibraryAttentionGrad>> CreateGrad(
       StreamHandle stream, const LibraryAttentionShape& shape) override {
     std::unique_ptr<LibraryAttentionGrad> made;
-    RETURN_IF_ERROR(OrNone(Guarded([&]() -> absl::Status {
+    RETURN_IF_ERROR(UnlessOptional(Guarded([&]() -> absl::Status {
       ASSIGN_OR_RETURN(const cudnnHandle_t handle, HandleOf(stream));
       const AttentionGradSlice slice = SliceOfGrad(shape.sizes);
       const Heads heads = {slice.batch,
@@ -384,8 +384,9 @@ class CudnnAttentionLibrary : public AttentionLibrary {
     return graph;
   }
 
-  // What cannot be built is not there, unless it has to be.
-  absl::Status OrNone(const absl::Status& built) const {
+  // Without the library, kernels of kernels/cuda/ compute: failing to build is an error only where
+  // the library is required.
+  absl::Status UnlessOptional(const absl::Status& built) const {
     return is_required_ ? built : absl::OkStatus();
   }
 
