@@ -8,8 +8,6 @@
 namespace penstock {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 TEST(AwaitTest, ReturnsWhatHoldsWithoutWaiting) {
   absl::Mutex mutex;
   const absl::MutexLock lock(&mutex);
@@ -26,9 +24,9 @@ TEST(AwaitTest, WaitsForAsLongAsItIsTold) {
   const absl::MutexLock lock(&mutex);
   const bool is_done = false;
   // Longer than the interval in which it looks at the clock.
-  const auto begin = Clock::now();
+  const auto begin = std::chrono::steady_clock::now();
   EXPECT_FALSE(AwaitFor(absl::Condition(&is_done), absl::Milliseconds(1200), &mutex));
-  EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(1200));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(1200));
 }
 
 TEST(AwaitTest, ReturnsWhenAnotherThreadMakesItHold) {

@@ -25,7 +25,7 @@
 namespace penstock::bench {
 namespace {
 
-struct Case {
+struct SearchCase {
   std::string name;
   graph::ModelConfig config;
   int64_t batch = 1;
@@ -49,7 +49,7 @@ struct Setting {
   }
 };
 
-absl::StatusOr<planner::SearchResult> Search(const Setting& setting, const Case& bench,
+absl::StatusOr<planner::SearchResult> Search(const Setting& setting, const SearchCase& bench,
                                              const planner::Machine& machine) {
   ASSIGN_OR_RETURN(const graph::Graph forward,
                    graph::BuildModelGraph(setting.ops, setting.gpt, bench.config,
@@ -65,7 +65,7 @@ absl::StatusOr<planner::SearchResult> Search(const Setting& setting, const Case&
   return planner::FindStrategy(problem);
 }
 
-absl::StatusOr<planner::StepEstimate> Estimate(const Setting& setting, const Case& bench,
+absl::StatusOr<planner::StepEstimate> Estimate(const Setting& setting, const SearchCase& bench,
                                                const planner::Machine& machine) {
   ASSIGN_OR_RETURN(graph::Graph forward,
                    graph::BuildModelGraph(setting.ops, setting.gpt, bench.config,
@@ -87,7 +87,7 @@ absl::StatusOr<planner::StepEstimate> Estimate(const Setting& setting, const Cas
 
 // Runs `measure`, which returns the predicted step in seconds.
 template <typename F>
-void Run(benchmark::State& state, const Case& bench, const F& measure) {
+void Run(benchmark::State& state, const SearchCase& bench, const F& measure) {
   absl::StatusOr<planner::Cluster> cluster = planner::FindClusterPreset(bench.cluster);
   if (!cluster.ok()) {
     state.SkipWithError(std::string(cluster.status().message()).c_str());
@@ -117,13 +117,13 @@ graph::ModelConfig Gpt(int64_t layers, int64_t width, int64_t heads, int64_t voc
 void RegisterSearchBenchmarks() {
   // gpt3-175b, the same with half and twice the layers, and the largest model of Narayanan et al.
   // 2021, of 10^12 parameters.
-  const Case cases[] = {
+  const SearchCase cases[] = {
       {"gpt3-175b", Gpt(96, 12288, 96, 50257), 1536, "hgx-h100:128", {16, 8, 8}, 96},
       {"gpt3-175b, 48 layers", Gpt(48, 12288, 96, 50257), 1536, "hgx-h100:128", {16, 8, 8}, 96},
       {"gpt3-175b, 192 layers", Gpt(192, 12288, 96, 50257), 1536, "hgx-h100:128", {8, 8, 16}, 96},
       {"gpt-1t", Gpt(128, 25600, 160, 51200), 3072, "hgx-h100:512", {8, 8, 64}, 384},
   };
-  for (const Case& bench : cases) {
+  for (const SearchCase& bench : cases) {
     const std::string suffix = fmt::format("{}/{}", bench.name, bench.cluster);
     benchmark::RegisterBenchmark(("search/" + suffix).c_str(), [bench](benchmark::State& state) {
       Run(state, bench,

@@ -38,16 +38,16 @@ using transport::UcxOptions;
 using transport::UcxTransport;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kTransportPatience{60};
 constexpr int kInFlight = 2;
-constexpr size_t kHugePage = 2 << 20;
+constexpr size_t kTransportHugePage = 2 << 20;
 
 enum Channel : uint32_t { kPing, kPong, kStream, kEnd, kNumChannels };
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 // Runs of a few tenths of a second.
-int RoundsOf(size_t num_bytes, bool is_latency, int max_rounds) {
+int TransportRounds(size_t num_bytes, bool is_latency, int max_rounds) {
   const size_t total = size_t{is_latency ? 1u : 2u} << 30;
   return std::min(static_cast<int>(std::clamp<size_t>(total / (num_bytes + 1), 16, 100000)),
                   max_rounds);
@@ -79,7 +79,8 @@ class Side {
 
   bool Measure(const std::vector<size_t>& sizes) {
     const size_t most = *std::max_element(sizes.begin(), sizes.end());
-    const size_t arena_bytes = (most + kHugePage - 1) / kHugePage * kHugePage;
+    const size_t arena_bytes =
+        (most + kTransportHugePage - 1) / kTransportHugePage * kTransportHugePage;
     if (!MakeArena(arena_bytes)) return false;
     for (const size_t size : sizes) {
       const double values[] = {Latency(size), Bandwidth(size)};
@@ -91,7 +92,7 @@ class Side {
 
   // After one exchange, which makes the connection.
   bool MeasureIdle() {
-    if (!MakeArena(kHugePage)) return false;
+    if (!MakeArena(kTransportHugePage)) return false;
     Latency(8);
     if (has_failed_) return false;
     RestFor(std::chrono::milliseconds(300));
@@ -145,7 +146,7 @@ class Side {
   }
 
   double Latency(size_t num_bytes) {
-    const int rounds = RoundsOf(num_bytes, true, max_rounds_);
+    const int rounds = TransportRounds(num_bytes, true, max_rounds_);
     const int warm_ups = rounds / 8 + 1;
     Request send, recv;
     if (device_ == 1) {
@@ -173,7 +174,7 @@ class Side {
   // As ucx_perftest does it, all messages come from one buffer and go to one, so that caches help
   // both alike.
   double Bandwidth(size_t num_bytes) {
-    const int rounds = RoundsOf(num_bytes, false, max_rounds_);
+    const int rounds = TransportRounds(num_bytes, false, max_rounds_);
     const int warm_ups = rounds / 8 + kInFlight;
     const int total = rounds + warm_ups;
     Request requests[kInFlight];
@@ -309,7 +310,7 @@ std::string ReadToEnd(int fd) {
   std::string text;
   char buffer[4096];
   pollfd entry = {fd, POLLIN, 0};
-  while (poll(&entry, 1, std::chrono::milliseconds(kPatience).count()) == 1) {
+  while (poll(&entry, 1, std::chrono::milliseconds(kTransportPatience).count()) == 1) {
     const ssize_t got = read(fd, buffer, sizeof(buffer));
     if (got <= 0) break;
     text.append(buffer, static_cast<size_t>(got));
@@ -395,7 +396,8 @@ absl::StatusOr<std::vector<TransportBenchRow>> MeasureTransport(
     if (!runs_perftest) continue;
     const auto perftest = [&](bool handles_errors) {
       const auto run = [&](const std::string& test, bool is_latency) {
-        return RunPerftest(test, sizes[i], RoundsOf(sizes[i], is_latency, options.max_rounds),
+        return RunPerftest(test, sizes[i],
+                           TransportRounds(sizes[i], is_latency, options.max_rounds),
                            handles_errors, options.transports);
       };
       const std::vector<double> latency = run("tag_lat", true);

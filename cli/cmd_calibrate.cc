@@ -26,7 +26,7 @@ namespace {
 constexpr size_t kMaxRowsBytes = size_t{1} << 24;
 constexpr size_t kMaxRows = 1000;
 
-struct Options {
+struct CalibrateOptions {
   std::string rows;
   std::string output;
   std::string holdout;
@@ -59,7 +59,7 @@ Errors ErrorsOf(const std::vector<planner::MeasuredStep>& rows,
   return errors;
 }
 
-absl::Status CalibrateCluster(const Environment& environment, const Options& options) {
+absl::Status CalibrateCluster(const Environment& environment, const CalibrateOptions& options) {
   RETURN_IF_ERROR(CheckWritable(options.output));
   ASSIGN_OR_RETURN(const std::vector<planner::MeasuredStep> rows, ReadRows(options.rows));
   std::vector<planner::MeasuredStep> held_out;
@@ -117,7 +117,7 @@ absl::Status CalibrateCluster(const Environment& environment, const Options& opt
 }  // namespace
 
 void AddCalibrateCommand(CLI::App& app, const Environment& environment, Action* action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CalibrateOptions>();
   CLI::App* command =
       app.add_subcommand("calibrate", "Fit the rates of a cluster to measured training steps.");
   command->footer(WrapText(

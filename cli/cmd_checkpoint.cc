@@ -37,13 +37,13 @@ namespace {
 using actors::Checkpoint;
 using actors::CheckpointTensor;
 
-struct Options {
+struct CheckpointOptions {
   std::string path;
   std::string output;
   bool is_json = false;
 };
 
-absl::StatusOr<Checkpoint> Open(const Options& options) {
+absl::StatusOr<Checkpoint> Open(const CheckpointOptions& options) {
   return Checkpoint::Open(actors::CheckpointFolder::NewestOr(options.path));
 }
 
@@ -86,7 +86,7 @@ nlohmann::json ToJson(const Checkpoint& checkpoint) {
 
 void Print(const nlohmann::json& json, std::ostream& out) { out << DumpJson(json) << "\n"; }
 
-absl::Status Show(const Environment& environment, const Options& options) {
+absl::Status ShowCheckpoint(const Environment& environment, const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Open(options));
   if (options.is_json) {
     Print(ToJson(checkpoint), environment.out);
@@ -110,7 +110,7 @@ absl::Status Show(const Environment& environment, const Options& options) {
   return absl::OkStatus();
 }
 
-absl::Status Verify(const Environment& environment, const Options& options) {
+absl::Status Verify(const Environment& environment, const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Open(options));
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     RETURN_IF_ERROR(checkpoint.Verify(tensor));
@@ -128,7 +128,7 @@ absl::Status Verify(const Environment& environment, const Options& options) {
   return absl::OkStatus();
 }
 
-absl::Status Merge(const Environment& environment, const Options& options) {
+absl::Status Merge(const Environment& environment, const CheckpointOptions& options) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Open(options));
   std::string output = options.output;
   if (output.empty()) {
@@ -176,7 +176,7 @@ absl::Status Merge(const Environment& environment, const Options& options) {
 }  // namespace
 
 void AddCheckpointCommand(CLI::App& app, const Environment& environment, Action* action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckpointOptions>();
   CLI::App* command =
       app.add_subcommand("checkpoint", "Show, verify or merge the checkpoints of a run.");
   command->require_subcommand(1);
@@ -195,7 +195,7 @@ void AddCheckpointCommand(CLI::App& app, const Environment& environment, Action*
     });
     return sub;
   };
-  add("show", "Print the step and the tensors of a checkpoint.", &Show);
+  add("show", "Print the step and the tensors of a checkpoint.", &ShowCheckpoint);
   add("verify", "Read a whole checkpoint and compare its checksums.", &Verify);
   add("merge", "Write a checkpoint as one safetensors file.", &Merge)
       ->add_option("-o,--output", options->output,

@@ -34,7 +34,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct EvalOptions {
   std::string file;
   std::string inputs;
   std::string output;
@@ -79,14 +79,15 @@ absl::StatusOr<Tensor> LoadInput(const fs::path& path, std::string_view name,
   return converted;
 }
 
-bool HasInput(const Options& options, const std::string& name, fs::path* path) {
+bool HasInput(const EvalOptions& options, const std::string& name, fs::path* path) {
   if (options.inputs.empty() || name.find('/') != std::string::npos) return false;
   *path = fs::path(options.inputs) / StrCat(name, ".npy");
   std::error_code error;
   return fs::is_regular_file(*path, error);
 }
 
-absl::StatusOr<planner::Plan> CompileFile(const Environment& environment, const Options& options) {
+absl::StatusOr<planner::Plan> CompileFile(const Environment& environment,
+                                          const EvalOptions& options) {
   const Registries& registries = environment.registries;
   ASSIGN_OR_RETURN(const std::string text, ReadGraphFile(options.file));
   ASSIGN_OR_RETURN(graph::Graph graph, graph::ParseGraph(text, options.file, registries.ops));
@@ -155,7 +156,7 @@ void Print(const Environment& environment, const std::vector<Result>& results, b
   environment.out << "{\"results\": [" << text << "]}\n";
 }
 
-absl::Status Eval(const Environment& environment, const Options& options) {
+absl::Status Eval(const Environment& environment, const EvalOptions& options) {
   std::error_code error;
   if (!options.inputs.empty() && !fs::is_directory(options.inputs, error)) {
     return absl::NotFoundError(StrCat("--inputs ", options.inputs,
@@ -228,7 +229,7 @@ absl::Status Eval(const Environment& environment, const Options& options) {
 }  // namespace
 
 void AddEvalCommand(CLI::App& app, const Environment& environment, Action* action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EvalOptions>();
   CLI::App* command =
       app.add_subcommand("eval", "Run a graph once, with the shardings written in its file.");
   command->add_option("FILE", options->file, "Graph in the text format (.pst)")->required();

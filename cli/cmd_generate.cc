@@ -38,7 +38,7 @@
 namespace penstock::cli {
 namespace {
 
-struct Options {
+struct GenerateOptions {
   std::string path;
   std::string tokenizer;  // a file; empty: the one beside the model
   std::vector<std::string> prompts;
@@ -297,7 +297,8 @@ class Watch {
 // The strategy that the options name. For "auto" it is what split the weights in the training, as
 // they may not fit on fewer devices; batches are too small to be worth splitting. It is noted.
 absl::StatusOr<planner::Strategy> StrategyFor(const Environment& environment,
-                                              const Options& options, const TextModel& model) {
+                                              const GenerateOptions& options,
+                                              const TextModel& model) {
   absl::StatusOr<std::optional<planner::Strategy>> given = planner::ParseStrategy(options.strategy);
   if (!given.ok()) return actors::WithPrefix("--strategy ", given.status());
   if (given->has_value()) return **given;
@@ -315,7 +316,7 @@ absl::StatusOr<planner::Strategy> StrategyFor(const Environment& environment,
   return chosen;
 }
 
-absl::Status Generate(const Environment& environment, const Options& options) {
+absl::Status Generate(const Environment& environment, const GenerateOptions& options) {
   if (options.prompts.empty()) return absl::InvalidArgumentError("--prompt is missing");
   ASSIGN_OR_RETURN(TextModel model,
                    ModelFolder::IsModelFolder(options.path)
@@ -396,7 +397,7 @@ absl::Status Generate(const Environment& environment, const Options& options) {
 }  // namespace
 
 void AddGenerateCommand(CLI::App& app, const Environment& environment, Action* action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GenerateOptions>();
   CLI::App* command = app.add_subcommand("generate", "Generate text with a trained model.");
   command
       ->add_option("CHECKPOINT", options->path,

@@ -35,7 +35,7 @@ namespace {
 
 constexpr size_t kMaxHostFileBytes = size_t{16} << 20;
 
-struct Options {
+struct LaunchOptions {
   std::string hosts;
   std::string host_file;
   std::string launcher = "auto";
@@ -84,7 +84,7 @@ absl::StatusOr<std::vector<HostSlots>> HostsOfSlurm() {
   return hosts;
 }
 
-absl::StatusOr<std::vector<HostSlots>> FindHosts(const Options& options,
+absl::StatusOr<std::vector<HostSlots>> FindHosts(const LaunchOptions& options,
                                                  const std::string& launcher) {
   if (!options.hosts.empty() && !options.host_file.empty()) {
     return absl::InvalidArgumentError("-H and --hostfile exclude each other");
@@ -107,12 +107,12 @@ absl::StatusOr<std::vector<HostSlots>> FindHosts(const Options& options,
   return absl::InvalidArgumentError(StrCat("--launcher ", launcher, " needs -H or --hostfile"));
 }
 
-bool HasHosts(const Options& options) {
+bool HasHosts(const LaunchOptions& options) {
   return !options.hosts.empty() || !options.host_file.empty();
 }
 
-// Options that were given and say how this process starts others on hosts.
-std::vector<std::string_view> OptionsOfHosts(const Options& options) {
+// LaunchOptions that were given and say how this process starts others on hosts.
+std::vector<std::string_view> OptionsOfHosts(const LaunchOptions& options) {
   std::vector<std::string_view> given;
   if (!options.hosts.empty()) given.push_back("-H");
   if (!options.host_file.empty()) given.push_back("--hostfile");
@@ -126,7 +126,7 @@ std::vector<std::string_view> OptionsOfHosts(const Options& options) {
 
 // Refuses options that have a member start processes: each of the other members would start as
 // many.
-absl::Status CheckIsMember(const Options& options, const LaunchMember& member) {
+absl::Status CheckIsMember(const LaunchOptions& options, const LaunchMember& member) {
   const std::vector<std::string_view> given = OptionsOfHosts(options);
   if (given.empty()) return absl::OkStatus();
   const std::string who =
@@ -145,7 +145,8 @@ absl::Status CheckIsMember(const Options& options, const LaunchMember& member) {
 }
 
 // "member" goes with `*member`.
-absl::StatusOr<std::string> ChooseLauncher(const Environment& environment, const Options& options,
+absl::StatusOr<std::string> ChooseLauncher(const Environment& environment,
+                                           const LaunchOptions& options,
                                            std::optional<LaunchMember>* member) {
   if (options.launcher == "auto" || options.launcher == "member") {
     ASSIGN_OR_RETURN(*member, DetectMember(EnvironmentVariable, isatty(STDIN_FILENO) != 0));
@@ -219,7 +220,7 @@ std::string CoordinatorHost(const Environment& environment, const std::string& h
 }
 
 absl::StatusOr<std::vector<actors::NodePlace>> PlacesOf(const Environment& environment,
-                                                        const Options& options,
+                                                        const LaunchOptions& options,
                                                         const std::string& launcher,
                                                         const std::vector<HostSlots>& hosts) {
   std::vector<std::string> program;
@@ -323,7 +324,7 @@ absl::Status RunJob(const Environment& environment, std::vector<std::string> arg
 
 // The job and its options follow "--"; a single word without "--" may be the job. Any other word
 // before it is a mistake, such as the second of several hosts that are separated by blanks.
-absl::Status CheckWords(const Environment& environment, const Options& options) {
+absl::Status CheckWords(const Environment& environment, const LaunchOptions& options) {
   constexpr char kExpected[] = "expected penstock launch ... -- JOB.toml [OPTIONS of run]";
   if (options.run.empty()) {
     return absl::InvalidArgumentError(StrCat("launch: the job is missing; ", kExpected));
@@ -352,7 +353,7 @@ std::string DescribeKeyTransport(const std::string& launcher, const LaunchPlan& 
                 "add --key-file\n");
 }
 
-absl::Status Launch(const Environment& environment, const Options& options) {
+absl::Status Launch(const Environment& environment, const LaunchOptions& options) {
   RETURN_IF_ERROR(CheckWords(environment, options));
   std::optional<LaunchMember> member;
   ASSIGN_OR_RETURN(const std::string launcher, ChooseLauncher(environment, options, &member));
@@ -455,7 +456,7 @@ absl::Status Launch(const Environment& environment, const Options& options) {
 }  // namespace
 
 void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<LaunchOptions>();
   CLI::App* command = app.add_subcommand("launch", "Train a job in processes on several hosts.");
   command->footer(WrapText(
       "Examples:\n"

@@ -23,7 +23,7 @@ namespace {
 constexpr std::string_view kLists[] = {"ops",    "policies", "transports", "devices",
                                        "models", "presets",  "clusters"};
 
-struct Options {
+struct ListOptions {
   std::string what;
   bool is_json = false;
 };
@@ -83,7 +83,7 @@ void ListDevices(const Environment& environment) {
   }
 }
 
-absl::Status List(const Environment& environment, const Options& options) {
+absl::Status List(const Environment& environment, const ListOptions& options) {
   if (std::find(std::begin(kLists), std::end(kLists), options.what) == std::end(kLists)) {
     const std::string nearest = graph::NearestName(options.what, kLists);
     return absl::InvalidArgumentError(
@@ -114,7 +114,7 @@ absl::Status List(const Environment& environment, const Options& options) {
 }  // namespace
 
 void AddListCommand(CLI::App& app, const Environment& environment, Action* action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ListOptions>();
   CLI::App* command = app.add_subcommand("list", "List operators, models and other names.");
   command->add_option("WHAT", options->what,
                       "One of ops, policies, transports, devices, models, presets, clusters");

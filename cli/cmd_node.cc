@@ -27,7 +27,7 @@
 namespace penstock::cli {
 namespace {
 
-struct Options {
+struct NodeCommandOptions {
   actors::NodeOptions node;
   std::string key_file;
   std::string device = "cpu";
@@ -42,7 +42,8 @@ struct Options {
 };
 
 // The command of a node with the options of this one.
-std::vector<std::string> NodeCommand(const Environment& environment, const Options& options) {
+std::vector<std::string> NodeCommand(const Environment& environment,
+                                     const NodeCommandOptions& options) {
   // As this process was started, through a script perhaps.
   const std::string_view name = program_invocation_name;
   const bool is_path = name.find('/') != std::string_view::npos;
@@ -63,7 +64,7 @@ std::vector<std::string> NodeCommand(const Environment& environment, const Optio
   return command;
 }
 
-absl::Status RunAgent(const Environment& environment, const Options& options) {
+absl::Status RunAgent(const Environment& environment, const NodeCommandOptions& options) {
   // As for its nodes: the coordinator heeds an interrupt of all processes of a job.
   (void)signal(SIGINT, SIG_IGN);
   actors::HostAgentOptions agent = {
@@ -87,7 +88,7 @@ absl::Status RunAgent(const Environment& environment, const Options& options) {
   return actors::RunHostAgent(agent);
 }
 
-absl::Status Run(const Environment& environment, Options options) {
+absl::Status RunNodeCommand(const Environment& environment, NodeCommandOptions options) {
   const absl::Status address = actors::CheckJoinAddress(options.node.coordinator);
   if (!address.ok()) {
     return absl::InvalidArgumentError(
@@ -106,7 +107,7 @@ absl::Status Run(const Environment& environment, Options options) {
 }  // namespace
 
 void AddNodeCommand(CLI::App& app, const Environment& environment, Action* action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<NodeCommandOptions>();
   CLI::App* command = app.add_subcommand("node", "Join a job as one of its processes.");
   command->footer(
       "`penstock run --procs N` starts its own nodes. `penstock run --listen ADDRESS` prints the\n"
@@ -173,7 +174,7 @@ void AddNodeCommand(CLI::App& app, const Environment& environment, Action* actio
   command->add_flag("--quiet", options->is_quiet,
                     "Do not report that this node has joined, and that the job is done");
   command->callback([options, &environment, action] {
-    *action = [options, &environment] { return Run(environment, *options); };
+    *action = [options, &environment] { return RunNodeCommand(environment, *options); };
   });
 }
 

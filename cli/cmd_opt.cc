@@ -18,13 +18,13 @@
 namespace penstock::cli {
 namespace {
 
-struct Options {
+struct OptOptions {
   std::string file;
   std::string passes;
   bool has_timing = false;
 };
 
-absl::Status Opt(const Environment& environment, const Options& options) {
+absl::Status Opt(const Environment& environment, const OptOptions& options) {
   ASSIGN_OR_RETURN(const std::string text, ReadGraphFile(options.file));
   planner::PassOptions pass_options;
   if (options.has_timing) {
@@ -51,7 +51,7 @@ std::string PassNames(const Environment& environment) {
 }  // namespace
 
 void AddOptCommand(CLI::App& app, const Environment& environment, Action* action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<OptOptions>();
   CLI::App* command = app.add_subcommand("opt", "Apply planner passes to a graph and print it.");
   command->footer(WrapText("Passes: " + PassNames(environment), kHelpColumns, 0));
   command->add_option("FILE", options->file, "Graph in the text format (.pst)")->required();

@@ -83,7 +83,7 @@ absl::StatusOr<std::map<std::string, std::string, std::less<>>> ParseDumps(
   return files;
 }
 
-struct Options {
+struct PlanOptions {
   std::string job;
   std::vector<std::string> overrides;
   std::string output;
@@ -197,7 +197,7 @@ std::string TitleOf(const JobGraph& job) {
                 Counted(job.num_devices, "device"));
 }
 
-absl::Status Plan(const Environment& environment, const Options& options) {
+absl::Status Plan(const Environment& environment, const PlanOptions& options) {
   const SteadyClock clock;
   const int64_t begin_ns = clock.NowNs();
   ASSIGN_OR_RETURN(const auto dumps, ParseDumps(environment.registries.ops, options.dumps));
@@ -284,7 +284,7 @@ absl::Status Plan(const Environment& environment, const Options& options) {
 }  // namespace
 
 void AddPlanCommand(CLI::App& app, const Environment& environment, Action* action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlanOptions>();
   CLI::App* command = app.add_subcommand("plan", "Compile a job to a plan without running it.");
   command->add_option("JOB", options->job, "Job (.toml); `penstock run --help` lists its keys")
       ->required();

@@ -30,7 +30,7 @@
 namespace penstock::cli {
 namespace {
 
-struct Options {
+struct ProfileOptions {
   std::string device = "cpu";
   std::string cluster;
   std::optional<int64_t> devices;
@@ -41,7 +41,7 @@ struct Options {
 // Describes GPUs of this machine by what is measured on the first one. The links between them are
 // not measured: they are those within a node of the preset hgx-h100.
 absl::StatusOr<planner::Cluster> MeasureGpus(const Environment& environment,
-                                             const Options& options) {
+                                             const ProfileOptions& options) {
   const kernels::GpuSystem system = kernels::FindGpus();
   RETURN_IF_ERROR(system.status);
   const auto num_gpus = static_cast<int64_t>(system.gpus.size());
@@ -67,7 +67,7 @@ absl::StatusOr<planner::Cluster> MeasureGpus(const Environment& environment,
   return planner::Cluster::Create(std::move(spec));
 }
 
-absl::Status ProfileGpus(const Environment& environment, const Options& options) {
+absl::Status ProfileGpus(const Environment& environment, const ProfileOptions& options) {
   if (!options.cluster.empty()) {
     return absl::InvalidArgumentError("--cluster: use --devices with --device cuda");
   }
@@ -108,7 +108,7 @@ absl::Status ProfileGpus(const Environment& environment, const Options& options)
   return absl::OkStatus();
 }
 
-absl::Status Profile(const Environment& environment, const Options& options) {
+absl::Status Profile(const Environment& environment, const ProfileOptions& options) {
   if (options.device == "cuda") return ProfileGpus(environment, options);
   RETURN_IF_ERROR(CheckWritable(options.output));
   const SteadyClock clock;
@@ -153,7 +153,7 @@ absl::Status Profile(const Environment& environment, const Options& options) {
 }  // namespace
 
 void AddProfileCommand(CLI::App& app, const Environment& environment, Action* action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ProfileOptions>();
   CLI::App* command = app.add_subcommand(
       "profile", "Measure this machine and write a file for `penstock plan --cluster`.");
   command->add_option("--device", options->device, "Measure \"cpu\" or \"cuda\" devices (cpu)")

@@ -32,7 +32,7 @@ constexpr size_t kMaxCsvBytes = size_t{1} << 28;
 // Sums of as many as there may be stay finite.
 constexpr double kMostTime = 1e100;
 
-struct Options {
+struct ScheduleOptions {
   std::string what;  // a policy, or a CSV file
   std::optional<int> stages;
   std::optional<int> microbatches;
@@ -54,7 +54,7 @@ struct Schedule {
   planner::PipelineOrders orders;
 };
 
-planner::UniformPipeline UniformOf(const Options& options) {
+planner::UniformPipeline UniformOf(const ScheduleOptions& options) {
   return {.forward_s = options.forward,
           .backward_s = options.backward,
           .weight_s = options.weight,
@@ -68,7 +68,7 @@ absl::Status CheckAgrees(std::string_view option, const std::optional<int>& stat
       StrCat(option, " ", *stated, ": the orders in ", file, " have ", actual));
 }
 
-absl::StatusOr<Schedule> ReadSchedule(const Options& options) {
+absl::StatusOr<Schedule> ReadSchedule(const ScheduleOptions& options) {
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.what, kMaxCsvBytes));
   ASSIGN_OR_RETURN(planner::CsvOrders csv, planner::ParseOrdersCsv(text, options.what));
   planner::UniformPipeline uniform = UniformOf(options);
@@ -94,7 +94,8 @@ absl::StatusOr<Schedule> ReadSchedule(const Options& options) {
   return schedule;
 }
 
-absl::StatusOr<Schedule> PlanSchedule(const Environment& environment, const Options& options) {
+absl::StatusOr<Schedule> PlanSchedule(const Environment& environment,
+                                      const ScheduleOptions& options) {
   const planner::PolicyRegistry& policies = environment.registries.policies;
   std::unique_ptr<const planner::Policy> loaded;
   if (IsPolicyFile(options.what)) {
@@ -138,7 +139,7 @@ absl::StatusOr<Schedule> PlanSchedule(const Environment& environment, const Opti
   return schedule;
 }
 
-absl::Status CheckMemory(const Options& options, const planner::Timeline& timeline) {
+absl::Status CheckMemory(const ScheduleOptions& options, const planner::Timeline& timeline) {
   if (options.memory_limit <= 0) return absl::OkStatus();
   for (size_t g = 0; g < timeline.peak_activations.size(); ++g) {
     if (timeline.peak_activations[g] <= options.memory_limit * (1 + 1e-9)) continue;
@@ -162,7 +163,7 @@ std::string Summary(const Schedule& schedule, const planner::Timeline& timeline)
       timeline.makespan_s, 100 * planner::BubbleOf(timeline));
 }
 
-absl::Status Run(const Environment& environment, const Options& options) {
+absl::Status SimulateSchedule(const Environment& environment, const ScheduleOptions& options) {
   RETURN_IF_ERROR(CheckWritable(options.svg));
   absl::StatusOr<Schedule> made =
       HasSuffix(options.what, ".csv") ? ReadSchedule(options) : PlanSchedule(environment, options);
@@ -204,7 +205,7 @@ absl::Status Run(const Environment& environment, const Options& options) {
 }  // namespace
 
 void AddScheduleCommand(CLI::App& app, const Environment& environment, Action* action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ScheduleOptions>();
   CLI::App* command = app.add_subcommand(
       "schedule", "Show the timeline, bubble and memory of a pipeline schedule.");
   command->footer(
@@ -269,7 +270,7 @@ void AddScheduleCommand(CLI::App& app, const Environment& environment, Action* a
   command->add_flag("--json", options->is_json, "Print the figures as one JSON object")
       ->excludes("--csv");
   command->callback([options, &environment, action] {
-    *action = [options, &environment] { return Run(environment, *options); };
+    *action = [options, &environment] { return SimulateSchedule(environment, *options); };
   });
 }
 

@@ -21,13 +21,13 @@
 namespace penstock::cli {
 namespace {
 
-struct Options {
+struct ShowOptions {
   std::string file;
   std::optional<uint32_t> device;
   bool is_json = false;
 };
 
-absl::Status Show(const Environment& environment, const Options& options) {
+absl::Status Show(const Environment& environment, const ShowOptions& options) {
   ASSIGN_OR_RETURN(const planner::FoldedPlan plan, planner::ReadFoldedPlan(options.file));
   if (options.is_json) {
     const planner::PlanCounts counts = planner::Count(plan);
@@ -58,7 +58,7 @@ absl::Status Show(const Environment& environment, const Options& options) {
 }  // namespace
 
 void AddShowCommand(CLI::App& app, const Environment& environment, Action* action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ShowOptions>();
   CLI::App* command = app.add_subcommand("show", "Print the contents of a plan.");
   command->add_option("FILE", options->file, "Plan (.plan)")->required();
   command

@@ -49,7 +49,7 @@
 namespace penstock::cli {
 namespace {
 
-struct Options {
+struct SimulateOptions {
   std::string file;
   std::vector<std::string> overrides;
   std::string strategy;
@@ -71,7 +71,7 @@ struct Simulated {
 };
 
 // What only a job can have.
-absl::Status CheckNoJobOptions(const Options& options, std::string_view file) {
+absl::Status CheckNoJobOptions(const SimulateOptions& options, std::string_view file) {
   for (const auto& [option, value] :
        {std::pair<std::string, std::string>("--strategy", options.strategy),
         std::pair<std::string, std::string>("--policy", options.policy)}) {
@@ -84,14 +84,16 @@ absl::Status CheckNoJobOptions(const Options& options, std::string_view file) {
   return absl::InvalidArgumentError(StrCat("--set and --devices go with a job, not with ", file));
 }
 
-absl::StatusOr<planner::Machine> MachineOfFile(const Options& options, int64_t num_devices) {
+absl::StatusOr<planner::Machine> MachineOfFile(const SimulateOptions& options,
+                                               int64_t num_devices) {
   Job job;
   job.cluster.file = options.cluster;
   job.locations["cluster.file"] = StrCat("--cluster ", options.cluster);
   return MachineOf(job, num_devices);
 }
 
-absl::StatusOr<Simulated> ReadPlanFile(const Environment& environment, const Options& options) {
+absl::StatusOr<Simulated> ReadPlanFile(const Environment& environment,
+                                       const SimulateOptions& options) {
   RETURN_IF_ERROR(CheckNoJobOptions(options, "a plan"));
   ASSIGN_OR_RETURN(planner::FoldedPlan plan,
                    ReadVerifiedFoldedPlan(options.file, environment.registries.policies));
@@ -102,7 +104,8 @@ absl::StatusOr<Simulated> ReadPlanFile(const Environment& environment, const Opt
   return Simulated{std::move(plan), std::move(machine)};
 }
 
-absl::StatusOr<Simulated> CompileJob(const Environment& environment, const Options& options) {
+absl::StatusOr<Simulated> CompileJob(const Environment& environment,
+                                     const SimulateOptions& options) {
   ASSIGN_OR_RETURN(Job job, ReadJob(options.file, options.overrides, options.cluster));
   if (!options.strategy.empty()) {
     job.parallel.strategy = options.strategy;
@@ -124,7 +127,7 @@ absl::StatusOr<Simulated> CompileJob(const Environment& environment, const Optio
   return Simulated{std::move(plan), std::move(machine)};
 }
 
-absl::Status WritePictures(const Options& options, const Simulated& simulated,
+absl::Status WritePictures(const SimulateOptions& options, const Simulated& simulated,
                            const planner::Simulation& simulation) {
   if (options.trace.empty() && options.svg.empty()) return absl::OkStatus();
   if (simulated.plan.is_folded()) RETURN_IF_ERROR(planner::CheckExpandedSize(simulated.plan));
@@ -142,7 +145,7 @@ absl::Status WritePictures(const Options& options, const Simulated& simulated,
 }
 
 // "all", "programs", or ranks such as "0,8".
-absl::StatusOr<planner::ChakraOptions> ChakraOptionsOf(const Options& options) {
+absl::StatusOr<planner::ChakraOptions> ChakraOptionsOf(const SimulateOptions& options) {
   planner::ChakraOptions chakra;
   chakra.num_steps = static_cast<uint32_t>(options.chakra_steps);
   chakra.one_of_each_program = options.chakra_ranks == "programs";
@@ -160,7 +163,7 @@ absl::StatusOr<planner::ChakraOptions> ChakraOptionsOf(const Options& options) {
   return chakra;
 }
 
-absl::Status CheckRanks(const Options& options, const planner::ChakraOptions& chakra,
+absl::Status CheckRanks(const SimulateOptions& options, const planner::ChakraOptions& chakra,
                         const planner::FoldedPlan& plan) {
   for (const uint32_t rank : chakra.ranks) {
     if (rank < plan.num_devices()) continue;
@@ -172,7 +175,7 @@ absl::Status CheckRanks(const Options& options, const planner::ChakraOptions& ch
 }
 
 // Traces in a folder instead of a plan.
-absl::Status SimulateTraces(const Environment& environment, const Options& options) {
+absl::Status SimulateTraces(const Environment& environment, const SimulateOptions& options) {
   const std::string what = StrCat(options.file, ", a folder of Chakra traces,");
   RETURN_IF_ERROR(CheckNoJobOptions(options, what));
   if (options.aggregates || !options.trace.empty() || !options.svg.empty() ||
@@ -213,7 +216,7 @@ absl::Status SimulateTraces(const Environment& environment, const Options& optio
   return absl::OkStatus();
 }
 
-absl::Status Simulate(const Environment& environment, const Options& options) {
+absl::Status Simulate(const Environment& environment, const SimulateOptions& options) {
   if (std::filesystem::is_directory(options.file)) return SimulateTraces(environment, options);
   RETURN_IF_ERROR(CheckWritable(options.trace));
   RETURN_IF_ERROR(CheckWritable(options.svg));
@@ -303,7 +306,7 @@ absl::Status Simulate(const Environment& environment, const Options& options) {
 }  // namespace
 
 void AddSimulateCommand(CLI::App& app, const Environment& environment, Action* action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SimulateOptions>();
   CLI::App* command = app.add_subcommand(
       "simulate", "Simulate a step of a job, a plan or Chakra traces on a cluster.");
   command

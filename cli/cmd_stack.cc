@@ -15,13 +15,13 @@
 namespace penstock::cli {
 namespace {
 
-struct Options {
+struct StackOptions {
   std::string address;
   std::string key_file;
   bool is_json = false;
 };
 
-absl::Status Run(const Environment& environment, const Options& options) {
+absl::Status ShowStacks(const Environment& environment, const StackOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<actors::StatusClient> client,
                    actors::StatusClient::Create());
   ASSIGN_OR_RETURN(const actors::StatusAddress address,
@@ -34,7 +34,7 @@ absl::Status Run(const Environment& environment, const Options& options) {
 }  // namespace
 
 void AddStackCommand(CLI::App& app, const Environment& environment, Action* action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StackOptions>();
   CLI::App* command =
       app.add_subcommand("stack", "Print what each device of a running or hanging job waits for.");
   command->footer(WrapText(std::string("The job goes on undisturbed. ") + kJobAddressHelp +
@@ -49,7 +49,7 @@ void AddStackCommand(CLI::App& app, const Environment& environment, Action* acti
       ->option_text("FILE");
   command->add_flag("--json", options->is_json, "Print one JSON object");
   command->callback([options, &environment, action] {
-    *action = [options, &environment] { return Run(environment, *options); };
+    *action = [options, &environment] { return ShowStacks(environment, *options); };
   });
 }
 

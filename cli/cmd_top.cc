@@ -37,7 +37,7 @@ constexpr char kHome[] = "\x1b[H";
 constexpr char kEndOfLine[] = "\x1b[K\n";
 constexpr char kEndOfScreen[] = "\x1b[J";
 
-struct Options {
+struct TopOptions {
   std::string address;
   std::string key_file;
   bool is_once = false;
@@ -81,7 +81,7 @@ std::string OnScreen(const std::string& text) {
   return screen + kEndOfScreen;
 }
 
-absl::Status Run(const Environment& environment, const Options& options) {
+absl::Status ShowStates(const Environment& environment, const TopOptions& options) {
   const StopSignals signals;
   ASSIGN_OR_RETURN(const std::unique_ptr<actors::StatusClient> client,
                    actors::StatusClient::Create());
@@ -137,7 +137,7 @@ absl::Status Run(const Environment& environment, const Options& options) {
 }  // namespace
 
 void AddTopCommand(CLI::App& app, const Environment& environment, Action* action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TopOptions>();
   CLI::App* command =
       app.add_subcommand("top", "Show what the devices of a running job do, once a second.");
   command->footer(WrapText(
@@ -158,7 +158,7 @@ void AddTopCommand(CLI::App& app, const Environment& environment, Action* action
   command->add_flag("--once", options->is_once, "Print one table and exit");
   command->add_flag("--json", options->is_json, "Print one JSON object a second");
   command->callback([options, &environment, action] {
-    *action = [options, &environment] { return Run(environment, *options); };
+    *action = [options, &environment] { return ShowStates(environment, *options); };
   });
 }
 

@@ -19,12 +19,12 @@ absl::StatusOr<DeviceList> Of(const std::string& cluster, int64_t num_devices) {
   return DeviceListOf(*job, num_devices);
 }
 
-std::string TextOf(const std::string& cluster, int64_t num_devices) {
+std::string DeviceListText(const std::string& cluster, int64_t num_devices) {
   const absl::StatusOr<DeviceList> list = Of(cluster, num_devices);
   return list.ok() ? list->ToString() : list.status().ToString();
 }
 
-std::string ErrorOf(const std::string& cluster, int64_t num_devices) {
+std::string DeviceListError(const std::string& cluster, int64_t num_devices) {
   return std::string(Of(cluster, num_devices).status().message());
 }
 
@@ -70,12 +70,12 @@ TEST(DeviceListTest, SaysWhatEachDeviceIs) {
 }
 
 TEST(DeviceListTest, AListDividesTheDevicesIntoBlocks) {
-  EXPECT_EQ(TextOf("", 4), "cpu");
-  EXPECT_EQ(TextOf("device_kind = \"cuda\"\n", 4), "cuda");
-  EXPECT_EQ(TextOf("device_kind = [\"cpu\", \"cuda\"]\n", 4), "cpu:2,cuda:2");
-  EXPECT_EQ(TextOf("device_kind = [\"cpu\", \"cuda\", \"cuda\", \"cpu\"]\n", 4),
+  EXPECT_EQ(DeviceListText("", 4), "cpu");
+  EXPECT_EQ(DeviceListText("device_kind = \"cuda\"\n", 4), "cuda");
+  EXPECT_EQ(DeviceListText("device_kind = [\"cpu\", \"cuda\"]\n", 4), "cpu:2,cuda:2");
+  EXPECT_EQ(DeviceListText("device_kind = [\"cpu\", \"cuda\", \"cuda\", \"cpu\"]\n", 4),
             "cpu:1,cuda:2,cpu:1");
-  EXPECT_THAT(ErrorOf("device_kind = [\"cpu\", \"cuda\"]\n", 3),
+  EXPECT_THAT(DeviceListError("device_kind = [\"cpu\", \"cuda\"]\n", 3),
               AllOf(StartsWith("job.toml:2:"), HasSubstr("2 kinds for 3 devices: give a kind for "
                                                          "each device, or for each of ")));
 }
@@ -84,24 +84,27 @@ TEST(DeviceListTest, HostsSayWhatTheirDevicesAre) {
   constexpr char kHosts[] =
       "host = [{name = \"a\", devices = 1}, {name = \"b\", devices = 4, device_kind = \"cuda\"},\n"
       "  {name = \"c\", devices = 2, device_kind = [\"cpu\", \"cuda\"]}]\n";
-  EXPECT_EQ(TextOf(kHosts, 7), "cpu:1,cuda:4,cpu:1,cuda:1");
-  EXPECT_EQ(TextOf(std::string("device_kind = \"cuda\"\n") + kHosts, 7), "cuda:5,cpu:1,cuda:1");
-  EXPECT_THAT(ErrorOf(std::string("device_kind = [\"cpu\", \"cuda\"]\n") + kHosts, 7),
+  EXPECT_EQ(DeviceListText(kHosts, 7), "cpu:1,cuda:4,cpu:1,cuda:1");
+  EXPECT_EQ(DeviceListText(std::string("device_kind = \"cuda\"\n") + kHosts, 7),
+            "cuda:5,cpu:1,cuda:1");
+  EXPECT_THAT(DeviceListError(std::string("device_kind = [\"cpu\", \"cuda\"]\n") + kHosts, 7),
               AllOf(StartsWith("job.toml:2:"), HasSubstr("give one kind here")));
   EXPECT_THAT(
-      ErrorOf("host = [{name = \"a\", devices = 3, device_kind = [\"cpu\", \"cuda\"]}]\n", 3),
+      DeviceListError("host = [{name = \"a\", devices = 3, device_kind = [\"cpu\", \"cuda\"]}]\n",
+                      3),
       AllOf(StartsWith("job.toml:2:"), HasSubstr("device_kind of a: 2 kinds for 3 devices")));
-  EXPECT_THAT(ErrorOf(kHosts, 8), HasSubstr("the hosts have 7 devices"));
+  EXPECT_THAT(DeviceListError(kHosts, 8), HasSubstr("the hosts have 7 devices"));
 }
 
 TEST(DeviceListTest, WrongKindsAreErrors) {
-  EXPECT_THAT(ErrorOf("device_kind = \"tpu\"\n", 1),
+  EXPECT_THAT(DeviceListError("device_kind = \"tpu\"\n", 1),
               AllOf(StartsWith("job.toml:2:"), HasSubstr("unknown kind of device \"tpu\"")));
-  EXPECT_THAT(ErrorOf("device_kind = [\"cpu\", \"tpu\"]\n", 2), HasSubstr("\"tpu\""));
-  EXPECT_THAT(ErrorOf("device_kind = []\n", 2), HasSubstr("the list is empty: expected a kind"));
-  EXPECT_THAT(ErrorOf("device_kind = 1\n", 2),
+  EXPECT_THAT(DeviceListError("device_kind = [\"cpu\", \"tpu\"]\n", 2), HasSubstr("\"tpu\""));
+  EXPECT_THAT(DeviceListError("device_kind = []\n", 2),
+              HasSubstr("the list is empty: expected a kind"));
+  EXPECT_THAT(DeviceListError("device_kind = 1\n", 2),
               HasSubstr("expected a kind of device, or a list of kinds, not an integer"));
-  EXPECT_THAT(ErrorOf("host = [{devices = 1, device_kind = \"tpu\"}]\n", 1),
+  EXPECT_THAT(DeviceListError("host = [{devices = 1, device_kind = \"tpu\"}]\n", 1),
               HasSubstr("device_kind of host 1: unknown kind of device \"tpu\""));
 }
 

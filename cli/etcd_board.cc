@@ -25,7 +25,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kAddress[] = "address";
+constexpr char kEtcdAddress[] = "address";
 constexpr absl::Duration kCallTimeout = absl::Seconds(5);
 // Of calls beside a job that runs.
 constexpr absl::Duration kKeepTimeout = absl::Seconds(2);
@@ -37,7 +37,7 @@ constexpr absl::Duration kRetryPause = absl::Seconds(1);
 // Entries that are there for longer than kNameLease are those of processes that run.
 constexpr absl::Duration kPatience = absl::Seconds(17);
 // Between questions.
-constexpr absl::Duration kPause = absl::Milliseconds(100);
+constexpr absl::Duration kEtcdPause = absl::Milliseconds(100);
 constexpr absl::Duration kPostTimeout = absl::Minutes(1);
 constexpr size_t kMaxNameBytes = 255;
 
@@ -74,12 +74,12 @@ absl::Status Repeat(absl::Duration timeout, const std::string& what,
     const absl::StatusOr<bool> is_done = ask();
     if (is_done.ok() && *is_done) return absl::OkStatus();
     if (!is_done.ok() && !absl::IsUnavailable(is_done.status())) return is_done.status();
-    if (absl::Now() + kPause > deadline) {
+    if (absl::Now() + kEtcdPause > deadline) {
       return is_done.ok() ? absl::DeadlineExceededError(
                                 StrCat(what, ": not in ", absl::FormatDuration(timeout)))
                           : is_done.status();
     }
-    absl::SleepFor(kPause);
+    absl::SleepFor(kEtcdPause);
   }
 }
 
@@ -195,7 +195,7 @@ absl::StatusOr<std::string> EtcdBoard::Find(const std::string& entry) {
 }
 
 std::string EtcdBoard::DescribeHolder(int64_t size, const std::string& holder) {
-  const std::string address = Find(kAddress).value_or("");
+  const std::string address = Find(kEtcdAddress).value_or("");
   int64_t other_size = 0;
   const bool has_size = absl::SimpleAtoi(holder.substr(0, holder.find(' ')), &other_size);
   return StrCat("the name '", job_, "' is taken in ", name(), ": ",
@@ -259,7 +259,7 @@ absl::Status EtcdBoard::Post(const MemberNotice& notice) {
                 [&]() -> absl::StatusOr<bool> {
                   const absl::MutexLock lock(&mutex_);
                   RETURN_IF_ERROR(Renew());
-                  std::vector<Entry> entries = {entries_.front(), {kAddress, notice.address}};
+                  std::vector<Entry> entries = {entries_.front(), {kEtcdAddress, notice.address}};
                   ASSIGN_OR_RETURN(const std::string holder, Enter(entries, lease_));
                   if (!holder.empty()) return NameIsLost();
                   entries_ = std::move(entries);
@@ -271,7 +271,7 @@ absl::StatusOr<MemberNotice> EtcdBoard::Await(absl::Duration timeout) {
   MemberNotice notice;
   RETURN_IF_ERROR(Repeat(timeout, StrCat("waiting for ", name(), " to tell the address of rank 0"),
                          [&]() -> absl::StatusOr<bool> {
-                           ASSIGN_OR_RETURN(notice.address, Find(kAddress));
+                           ASSIGN_OR_RETURN(notice.address, Find(kEtcdAddress));
                            return !notice.address.empty();
                          }));
   return notice;

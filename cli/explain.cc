@@ -34,7 +34,7 @@ int64_t DeviceGroupOf(const JobGraph& job, size_t group) {
   return job.device_groups.empty() ? static_cast<int64_t>(group) : job.device_groups[group];
 }
 
-std::string Bytes(double num_bytes) { return FormatBytes(static_cast<uint64_t>(num_bytes)); }
+std::string BytesText(double num_bytes) { return FormatBytes(static_cast<uint64_t>(num_bytes)); }
 
 // Columns as wide as their widest cell: the first one flush left, the others flush right.
 std::string Table(const std::vector<std::vector<std::string>>& rows) {
@@ -94,15 +94,16 @@ std::string StageTable(const JobGraph& job, const StepEstimate& estimate) {
     }
     const GroupEstimate& group = groups[begin];
     const MemoryEstimate& memory = group.memory;
-    rows.push_back({end == begin + 1 ? StrCat(begin) : StrCat(begin, " to ", end - 1),
-                    DevicesText(job, groups.size(), begin, end), FormatSeconds(group.compute_s),
-                    FormatSeconds(group.communication_s), StrCat(group.in_flight),
-                    Bytes(memory.total()), Bytes(static_cast<double>(group.memory_limit_bytes)),
-                    Bytes(memory.parameters), Bytes(memory.optimizer), Bytes(memory.gradients),
-                    Bytes(memory.activations), Bytes(memory.transfers), Bytes(memory.workspace),
-                    !group.fits()     ? "does not fit"
-                    : memory.host > 0 ? StrCat(Bytes(memory.host), " more on the host")
-                                      : ""});
+    rows.push_back(
+        {end == begin + 1 ? StrCat(begin) : StrCat(begin, " to ", end - 1),
+         DevicesText(job, groups.size(), begin, end), FormatSeconds(group.compute_s),
+         FormatSeconds(group.communication_s), StrCat(group.in_flight), BytesText(memory.total()),
+         BytesText(static_cast<double>(group.memory_limit_bytes)), BytesText(memory.parameters),
+         BytesText(memory.optimizer), BytesText(memory.gradients), BytesText(memory.activations),
+         BytesText(memory.transfers), BytesText(memory.workspace),
+         !group.fits()     ? "does not fit"
+         : memory.host > 0 ? StrCat(BytesText(memory.host), " more on the host")
+                           : ""});
     begin = end;
   }
   return Table(rows);
@@ -224,8 +225,8 @@ std::string WhatWouldWin(const Candidate& other, const Candidate& best) {
   if (!other.estimate.fits()) {
     const GroupEstimate& fullest = other.estimate.groups[other.estimate.fullest_group()];
     return StrCat("wins if a device has ",
-                  fullest.fits_on_host() ? Bytes(fullest.used_bytes())
-                                         : StrCat(Bytes(fullest.memory.host), " on its host"),
+                  fullest.fits_on_host() ? BytesText(fullest.used_bytes())
+                                         : StrCat(BytesText(fullest.memory.host), " on its host"),
                   ": ", fmt::format("{:.1f} % faster", 100 * gain / best.estimate.step_s));
   }
   const StepEstimate& step = other.estimate;
@@ -261,7 +262,7 @@ std::string RunnersUpTable(const Candidate& best, const std::vector<const Candid
     const StepEstimate& estimate = candidate.estimate;
     rows.push_back({planner::Describe(candidate), FormatSeconds(estimate.step_s),
                     FormatSeconds(estimate.compute_s), FormatSeconds(estimate.communication_s),
-                    FormatSeconds(estimate.bubble_s), Bytes(LargestMemory(estimate)),
+                    FormatSeconds(estimate.bubble_s), BytesText(LargestMemory(estimate)),
                     std::move(remark)});
   };
   add(best, "chosen");
@@ -283,7 +284,7 @@ std::string ScheduleTable(const planner::SearchResult& search) {
     }
     rows.push_back({std::string(candidate.policy->name()), FormatSeconds(estimate.step_s),
                     FormatSeconds(estimate.bubble_s), StrCat(in_flight),
-                    Bytes(LargestMemory(estimate)), std::move(remark)});
+                    BytesText(LargestMemory(estimate)), std::move(remark)});
   };
   add(search.best, "chosen");
   for (const Candidate& other : search.other_schedules) {

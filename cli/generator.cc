@@ -16,7 +16,7 @@ namespace {
 
 // Tokens of a prompt in one step, at most: more fill the processor no better.
 constexpr int64_t kMaxChunk = 256;
-constexpr uint32_t kStream = 0x5a3b0002;
+constexpr uint32_t kGeneratorStream = 0x5a3b0002;
 
 double SecondsSince(int64_t begin_ns) {
   return 1e-9 * static_cast<double>(SteadyClock().NowNs() - begin_ns);
@@ -191,8 +191,9 @@ absl::StatusOr<std::vector<Generator::Tokens>> Generator::Generate(absl::Span<co
       for (size_t i = 0; i < logits.size(); ++i) {
         logits[i] = ElementAsDouble(all, static_cast<int64_t>(b * logits.size() + i));
       }
-      const double u = RandomUniform({options.seed, kStream, static_cast<uint32_t>(slot.prompt)},
-                                     static_cast<uint64_t>(slot.num_made));
+      const double u =
+          RandomUniform({options.seed, kGeneratorStream, static_cast<uint32_t>(slot.prompt)},
+                        static_cast<uint64_t>(slot.num_made));
       const int32_t token = PickToken(logits, options, u);
       ++times_.tokens;
       bool is_done = std::find(options.end_tokens.begin(), options.end_tokens.end(), token) !=

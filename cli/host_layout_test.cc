@@ -19,7 +19,7 @@ Job Parse(const std::string& cluster) {
   return job.value_or(Job());
 }
 
-std::string ErrorOf(const std::string& cluster) {
+std::string HostLayoutError(const std::string& cluster) {
   return ParseJob("[cluster]\n" + cluster, "job.toml", "", {}).status().ToString();
 }
 
@@ -72,19 +72,20 @@ TEST(HostLayoutTest, FewerProcessesThanHostsAreNoted) {
 }
 
 TEST(HostLayoutTest, WrongDescriptionsAreErrors) {
-  EXPECT_THAT(ErrorOf("host = 3\n"), HasSubstr("expected a list of hosts"));
-  EXPECT_THAT(ErrorOf("host = []\n"), HasSubstr("the list is empty"));
-  EXPECT_THAT(ErrorOf("host = [{name = \"a\"}]\n"), HasSubstr("host a has no devices"));
-  EXPECT_THAT(ErrorOf("host = [{devices = 0}]\n"),
+  EXPECT_THAT(HostLayoutError("host = 3\n"), HasSubstr("expected a list of hosts"));
+  EXPECT_THAT(HostLayoutError("host = []\n"), HasSubstr("the list is empty"));
+  EXPECT_THAT(HostLayoutError("host = [{name = \"a\"}]\n"), HasSubstr("host a has no devices"));
+  EXPECT_THAT(HostLayoutError("host = [{devices = 0}]\n"),
               HasSubstr("devices of host 1: 0 is out of range: expected 1 to 65536"));
-  EXPECT_THAT(ErrorOf("host = [{devices = \"two\"}]\n"),
+  EXPECT_THAT(HostLayoutError("host = [{devices = \"two\"}]\n"),
               HasSubstr("devices of host 1: expected an integer"));
   EXPECT_THAT(
-      ErrorOf("host = [{devices = 1, device = 2}]\n"),
+      HostLayoutError("host = [{devices = 1, device = 2}]\n"),
       HasSubstr(
           "unknown key 'device' of host 1; expected name, devices, processes or device_kind"));
-  EXPECT_THAT(ErrorOf("host = [{name = \"a\", devices = 1}, {name = \"a\", devices = 1}]\n"),
-              HasSubstr("two hosts are named a"));
+  EXPECT_THAT(
+      HostLayoutError("host = [{name = \"a\", devices = 1}, {name = \"a\", devices = 1}]\n"),
+      HasSubstr("two hosts are named a"));
 }
 
 }  // namespace

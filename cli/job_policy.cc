@@ -18,7 +18,7 @@
 namespace penstock::cli {
 namespace {
 
-constexpr size_t kMaxCsvBytes = size_t{1} << 28;
+constexpr size_t kMaxPolicyCsvBytes = size_t{1} << 28;
 
 }  // namespace
 
@@ -35,7 +35,7 @@ void OverridePolicy(const std::string& policy, Job* job) {
 
 absl::StatusOr<std::unique_ptr<const planner::Policy>> ReadPolicyFile(const std::string& path) {
   if (HasSuffix(path, ".so")) return planner::LoadPolicy(path);
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxCsvBytes));
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxPolicyCsvBytes));
   ASSIGN_OR_RETURN(planner::CsvOrders orders, planner::ParseOrdersCsv(text, path));
   return planner::MakeOrdersPolicy(path, std::move(orders));
 }

@@ -62,7 +62,7 @@ class Family {
   MetricFamily family_;
 };
 
-double Seconds(int64_t ns) { return 1e-9 * static_cast<double>(ns); }
+double SecondsOfNs(int64_t ns) { return 1e-9 * static_cast<double>(ns); }
 
 void AddDevices(const JobStatus& status, std::vector<MetricFamily>* families) {
   Family busy(MetricType::Counter, "penstock_device_busy_seconds_total",
@@ -93,11 +93,11 @@ void AddDevices(const JobStatus& status, std::vector<MetricFamily>* families) {
     const Labels labels = {{"device", StrCat(state.device)}, {"stage", StrCat(device.stage)}};
     memory.Add(static_cast<double>(device.memory_bytes), labels);
     if (state.state == State::kSilent) continue;
-    busy.Add(Seconds(state.age_ns - state.idle_ns), labels);
+    busy.Add(SecondsOfNs(state.age_ns - state.idle_ns), labels);
     const auto add_idle = [&](int64_t ns, const char* during) {
       Labels with_kind = labels;
       with_kind.push_back({"during", during});
-      idle.Add(Seconds(ns), std::move(with_kind));
+      idle.Add(SecondsOfNs(ns), std::move(with_kind));
     };
     add_idle(state.collective_ns, "collective");
     add_idle(state.transfer_ns, "transfer");
@@ -108,7 +108,7 @@ void AddDevices(const JobStatus& status, std::vector<MetricFamily>* families) {
     credits_in_use.Add(static_cast<double>(state.channels.credits_in_use), labels);
     tokens.Add(static_cast<double>(state.channels.tokens_waiting), labels);
     channel_bytes.Add(static_cast<double>(state.channels.bytes_in_use), labels);
-    waiting.Add(state.state == State::kWaiting ? Seconds(state.still_ns) : 0, labels);
+    waiting.Add(state.state == State::kWaiting ? SecondsOfNs(state.still_ns) : 0, labels);
   }
   for (Family* family : {&busy, &idle, &microbatches, &pending, &credits, &credits_in_use, &tokens,
                          &memory, &channel_bytes, &waiting}) {
@@ -125,7 +125,7 @@ void AddProcesses(const JobStatus& status, std::vector<MetricFamily>* families) 
   for (const actors::ProcessSnapshot& process : status.processes) {
     const Labels labels = {{"rank", StrCat(process.rank)}, {"host", process.host}};
     up.Add(process.answers ? 1 : 0, labels);
-    age.Add(Seconds(process.silence_ns), labels);
+    age.Add(SecondsOfNs(process.silence_ns), labels);
     if (process.resident_bytes > 0) {
       memory.Add(static_cast<double>(process.resident_bytes), labels);
     }

@@ -39,7 +39,7 @@ TEST(ParseMetricsAddressTest, SaysWhatIsWrong) {
   }
 }
 
-actors::JobStatus TwoDevices() {
+actors::JobStatus TwoMeasuredDevices() {
   actors::JobStatus status;
   status.steps_done = 12;
   status.processes = {{.rank = 0, .host = "a", .resident_bytes = 4096, .num_devices = 1},
@@ -66,7 +66,7 @@ actors::JobStatus TwoDevices() {
 }
 
 TEST(MetricsTest, TellsOfStepsDevicesAndProcesses) {
-  Metrics metrics([] { return TwoDevices(); });
+  Metrics metrics([] { return TwoMeasuredDevices(); });
   metrics.OnStep(2.5, 0.02, 256);
   metrics.OnStep(2.25, 0.5, 256);
   actors::CheckpointResult checkpoint;
@@ -116,7 +116,7 @@ TEST(MetricsTest, TellsOfStepsDevicesAndProcesses) {
 
 // A loss of 0 would be a perfect model.
 TEST(MetricsTest, WhatIsNotKnownYetIsLeftOut) {
-  Metrics metrics([] { return TwoDevices(); });
+  Metrics metrics([] { return TwoMeasuredDevices(); });
   std::string text = metrics.Text();
   EXPECT_THAT(text, HasSubstr("penstock_steps_total 0\n"));
   for (const char* name :

@@ -24,7 +24,7 @@ using Json = nlohmann::json;
 
 constexpr char kConfigFile[] = "config.json";
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
-constexpr int kMaxDepth = 8;
+constexpr int kMaxConfigDepth = 8;
 
 // A null counts as missing, as it does to transformers.
 bool Has(const Json& json, const char* key) { return json.contains(key) && !json[key].is_null(); }
@@ -170,7 +170,7 @@ absl::Status ReadLlama(const Json& json, FolderConfig* folder) {
 }  // namespace
 
 absl::StatusOr<FolderConfig> ParseFolderConfig(std::string_view text) {
-  ASSIGN_OR_RETURN(const Json json, actors::ParseJsonObject(text, "the text", kMaxDepth));
+  ASSIGN_OR_RETURN(const Json json, actors::ParseJsonObject(text, "the text", kMaxConfigDepth));
   FolderConfig folder;
   folder.config.dropout = 0;
   if (!Has(json, "model_type")) return absl::InvalidArgumentError("has no \"model_type\"");

@@ -15,10 +15,10 @@
 namespace penstock::cli {
 namespace {
 
-constexpr char kAddress[] = "penstock.address";
+constexpr char kPmixAddress[] = "penstock.address";
 constexpr char kKey[] = "penstock.key";
 // Between questions for a value that rank 0 has not posted.
-constexpr absl::Duration kPause = absl::Milliseconds(100);
+constexpr absl::Duration kPmixPause = absl::Milliseconds(100);
 
 absl::Status Failed(std::string_view call, pmix_status_t status) {
   return absl::UnavailableError(StrCat("PMIx: ", call, ": ", PMIx_Error_string(status)));
@@ -49,7 +49,7 @@ PmixBoard::~PmixBoard() { (void)PMIx_Finalize(nullptr, 0); }
 
 absl::Status PmixBoard::Post(const MemberNotice& notice) {
   const std::array<std::pair<const char*, const std::string*>, 2> values = {
-      {{kAddress, &notice.address}, {kKey, &notice.key}}};
+      {{kPmixAddress, &notice.address}, {kKey, &notice.key}}};
   for (const auto& [name, text] : values) {
     pmix_value_t value;
     PMIX_VALUE_LOAD(&value, text->c_str(), PMIX_STRING);
@@ -64,7 +64,7 @@ absl::Status PmixBoard::Post(const MemberNotice& notice) {
 absl::StatusOr<MemberNotice> PmixBoard::Await(absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   MemberNotice notice;
-  ASSIGN_OR_RETURN(notice.address, AwaitValue(kAddress, deadline));
+  ASSIGN_OR_RETURN(notice.address, AwaitValue(kPmixAddress, deadline));
   ASSIGN_OR_RETURN(notice.key, AwaitValue(kKey, deadline));
   return notice;
 }
@@ -93,7 +93,7 @@ absl::StatusOr<std::string> PmixBoard::AwaitValue(const char* name, absl::Time d
     if (status != PMIX_ERR_NOT_FOUND && status != PMIX_ERR_TIMEOUT) {
       return Failed("asking for what rank 0 tells", status);
     }
-    absl::SleepFor(kPause);
+    absl::SleepFor(kPmixPause);
   }
 }
 

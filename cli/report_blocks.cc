@@ -35,9 +35,9 @@ std::string NameOf(const std::vector<int>& stages) {
   return StrCat("Stages ", StrJoin(stages, ", "));
 }
 
-class Writer {
+class BlocksWriter {
  public:
-  Writer(int num_stages, size_t max_steps) : num_stages_(num_stages), max_steps_(max_steps) {}
+  BlocksWriter(int num_stages, size_t max_steps) : num_stages_(num_stages), max_steps_(max_steps) {}
 
   std::string Run(const std::vector<StageBlocks>& stages) {
     out_ =
@@ -149,7 +149,7 @@ std::string StageStyle(size_t stage, size_t num_stages) {
 }
 
 std::string BlocksHtml(const std::vector<StageBlocks>& stages, int num_stages, size_t max_steps) {
-  return Writer(num_stages, max_steps).Run(stages);
+  return BlocksWriter(num_stages, max_steps).Run(stages);
 }
 
 }  // namespace penstock::cli

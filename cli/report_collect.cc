@@ -25,7 +25,7 @@ using planner::PhaseKind;
 
 constexpr size_t kMaxPathActs = 15;
 
-double Seconds(int64_t ns) { return 1e-9 * static_cast<double>(ns); }
+double ReportSeconds(int64_t ns) { return 1e-9 * static_cast<double>(ns); }
 
 void CollectCurves(const RunSummary& summary, Report* report) {
   const auto points = [&](const std::vector<double>& values) {
@@ -55,11 +55,11 @@ void CollectPath(const planner::Plan& plan, const RunSummary& summary, Report* r
   const actors::CriticalPath& path = *summary.path;
   const actors::MeanPath& mean = summary.mean_path;
   report->path = {.step = actors::StepNumber(path.step.step),
-                  .step_s = Seconds(path.duration_ns()),
-                  .compute_s = Seconds(path.compute_ns),
-                  .exposed_s = Seconds(path.exposed_communication_ns),
-                  .core_wait_s = Seconds(path.core_wait_ns),
-                  .idle_s = Seconds(path.idle_ns),
+                  .step_s = ReportSeconds(path.duration_ns()),
+                  .compute_s = ReportSeconds(path.compute_ns),
+                  .exposed_s = ReportSeconds(path.exposed_communication_ns),
+                  .core_wait_s = ReportSeconds(path.core_wait_ns),
+                  .idle_s = ReportSeconds(path.idle_ns),
                   .hidden_fraction = path.hidden_fraction(),
                   .bubble_fraction = path.bubble_fraction(),
                   .bound_s = summary.replayed_step_s,
@@ -78,7 +78,7 @@ void CollectPath(const planner::Plan& plan, const RunSummary& summary, Report* r
     act.kind = std::string(planner::Name(actor.kind));
     act.name = actor.name;
     ++act.runs;
-    act.seconds += Seconds(segment.duration_ns());
+    act.seconds += ReportSeconds(segment.duration_ns());
   }
   for (auto& [key, act] : acts) report->path_acts.push_back(std::move(act));
   std::stable_sort(report->path_acts.begin(), report->path_acts.end(),
@@ -88,10 +88,10 @@ void CollectPath(const planner::Plan& plan, const RunSummary& summary, Report* r
     const actors::DeviceTime& time = path.devices[d];
     report->devices.push_back({.device = static_cast<uint32_t>(d),
                                .stage = plan.devices[d].stage,
-                               .compute_s = Seconds(time.compute_ns),
-                               .communication_s = Seconds(time.communication_ns),
-                               .hidden_s = Seconds(time.hidden_communication_ns),
-                               .bubble_s = Seconds(time.bubble_ns)});
+                               .compute_s = ReportSeconds(time.compute_ns),
+                               .communication_s = ReportSeconds(time.communication_ns),
+                               .hidden_s = ReportSeconds(time.hidden_communication_ns),
+                               .bubble_s = ReportSeconds(time.bubble_ns)});
   }
 }
 

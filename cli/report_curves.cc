@@ -15,7 +15,7 @@ namespace penstock::cli {
 namespace {
 
 constexpr double kSize = 1000;  // of the drawing, which is stretched over the plot
-constexpr int kNumTicks = 5;
+constexpr int kNumValueTicks = 5;
 constexpr int kNumStepTicks = 8;
 
 struct Range {
@@ -31,9 +31,9 @@ struct Range {
   double At(double value) const { return span() > 0 ? (value - low) / span() : 0.5; }
 };
 
-class Writer {
+class CurvesWriter {
  public:
-  explicit Writer(const ReportChart& chart) : chart_(chart) {
+  explicit CurvesWriter(const ReportChart& chart) : chart_(chart) {
     for (const ReportCurve& curve : chart.curves) {
       std::vector<ReportPoint> points = Downsample(curve.points, kMaxCurvePoints);
       for (const ReportPoint& point : points) {
@@ -92,7 +92,7 @@ class Writer {
         "<div class=\"plot\"><svg viewBox=\"0 0 1000 1000\" preserveAspectRatio=\"none\" "
         "role=\"img\" aria-label=\"";
     StrAppend(&out_, HtmlText(chart_.title), "\">\n");
-    const std::vector<double> value_ticks = Ticks(values_.low, values_.high, kNumTicks);
+    const std::vector<double> value_ticks = Ticks(values_.low, values_.high, kNumValueTicks);
     for (const double tick : value_ticks) {
       out_ += fmt::format("<path class=\"grid\" d=\"M0 {0:.1f}H1000\"/>", Y(tick));
     }
@@ -196,6 +196,6 @@ std::vector<ReportPoint> Downsample(const std::vector<ReportPoint>& points, size
   return drawn;
 }
 
-std::string CurvesHtml(const ReportChart& chart) { return Writer(chart).Run(); }
+std::string CurvesHtml(const ReportChart& chart) { return CurvesWriter(chart).Run(); }
 
 }  // namespace penstock::cli

@@ -26,7 +26,7 @@ namespace penstock::cli {
 namespace {
 
 // A ratio to something shorter says nothing.
-constexpr double kMinPredictedSeconds = 1e-6;
+constexpr double kMinPredictedPhase = 1e-6;
 
 std::string Cut(std::string_view text) {
   if (text.size() <= kMaxReportText) return std::string(text);
@@ -36,9 +36,9 @@ std::string Cut(std::string_view text) {
 
 std::string Text(std::string_view text) { return HtmlText(Cut(text)); }
 
-std::string Ratio(double measured, double predicted) {
-  return predicted >= kMinPredictedSeconds ? fmt::format("{:.2f}", measured / predicted)
-                                           : std::string("-");
+std::string RatioHtml(double measured, double predicted) {
+  return predicted >= kMinPredictedPhase ? fmt::format("{:.2f}", measured / predicted)
+                                         : std::string("-");
 }
 
 // "0, 1 and 2", "0 to 7".
@@ -53,16 +53,18 @@ std::string Numbers(const std::vector<uint32_t>& numbers) {
   return StrCat(StrJoin(shown, ", "), numbers.size() > kMost ? ", ..." : "");
 }
 
-double Total(const std::vector<ReportMemory>& memory) {
+double TotalBytes(const std::vector<ReportMemory>& memory) {
   double total = 0;
   for (const ReportMemory& part : memory) total += part.bytes;
   return total;
 }
 
 // "-": it does not happen, or is not known.
-std::string Duration(double seconds) { return seconds > 0 ? FormatSeconds(seconds) : "-"; }
+std::string DurationHtml(double seconds) { return seconds > 0 ? FormatSeconds(seconds) : "-"; }
 
-std::string Bytes(double bytes) { return FormatBytes(static_cast<uint64_t>(std::max(bytes, 0.0))); }
+std::string BytesHtml(double bytes) {
+  return FormatBytes(static_cast<uint64_t>(std::max(bytes, 0.0)));
+}
 
 class Page {
  public:
@@ -281,7 +283,7 @@ class Page {
 
   void AddPathRow(std::string_view name, double step_s, const std::vector<Part>& parts) {
     StrAppend(&out_, "<tr><th>", HtmlText(name), "</th><td>", FormatSeconds(step_s), "</td>");
-    for (const Part& part : parts) StrAppend(&out_, "<td>", Duration(part.value), "</td>");
+    for (const Part& part : parts) StrAppend(&out_, "<td>", DurationHtml(part.value), "</td>");
     out_ += "<td class=\"wide\">";
     AddBar(parts, step_s);
     out_ += "</td></tr>\n";
@@ -349,9 +351,9 @@ class Page {
     for (size_t i = 0; i < count; ++i) {
       const ReportDevice& d = report_.devices[i];
       StrAppend(&out_, "<tr><th>", d.device, " <span class=\"dim\">stage ", d.stage,
-                "</span></th><td>", Duration(d.compute_s), "</td><td>", Duration(d.communication_s),
-                "</td><td>", Duration(d.hidden_s), "</td><td>", Duration(d.bubble_s),
-                "</td></tr>\n");
+                "</span></th><td>", DurationHtml(d.compute_s), "</td><td>",
+                DurationHtml(d.communication_s), "</td><td>", DurationHtml(d.hidden_s), "</td><td>",
+                DurationHtml(d.bubble_s), "</td></tr>\n");
     }
     out_ += "</tbody></table>\n";
     if (count < report_.devices.size()) {
@@ -363,13 +365,13 @@ class Page {
 
   void AddStagePhase(const ReportPhase& phase, double most_s, bool is_total) {
     StrAppend(&out_, is_total ? "<tr class=\"total\"><th>" : "<tr><th>", HtmlText(phase.name),
-              "</th><td>", Duration(phase.predicted_s), "</td>");
+              "</th><td>", DurationHtml(phase.predicted_s), "</td>");
     if (!report_.path.has_value()) {
       out_ += "<td>-</td><td>-</td><td>-</td><td>-</td>";
     } else {
-      StrAppend(&out_, "<td>", Duration(phase.compute_s), "</td><td>", Duration(phase.transfer_s),
-                "</td><td>", Duration(phase.wait_s), "</td><td>",
-                Ratio(phase.work_s, phase.predicted_s), "</td>");
+      StrAppend(&out_, "<td>", DurationHtml(phase.compute_s), "</td><td>",
+                DurationHtml(phase.transfer_s), "</td><td>", DurationHtml(phase.wait_s),
+                "</td><td>", RatioHtml(phase.work_s, phase.predicted_s), "</td>");
     }
     out_ += "<td class=\"wide\">";
     AddBar({{"predicted", "predicted", phase.predicted_s}}, most_s);
@@ -424,7 +426,7 @@ class Page {
       std::string style = "m-";
       for (const char c : part.name) style.push_back(c == ' ' ? '-' : c);
       Add("<i class=\"{}\" style=\"width:{:.3f}%\" title=\"{}: {}\"></i>", HtmlText(style),
-          most > 0 ? 100 * part.bytes / most : 0, HtmlText(part.name), Bytes(part.bytes));
+          most > 0 ? 100 * part.bytes / most : 0, HtmlText(part.name), BytesHtml(part.bytes));
     }
     out_ += "</div>";
   }
@@ -432,7 +434,7 @@ class Page {
   static std::string PartsText(const std::vector<ReportMemory>& parts) {
     std::vector<std::string> texts;
     for (const ReportMemory& part : parts) {
-      texts.push_back(StrCat(part.name, " ", Bytes(part.bytes)));
+      texts.push_back(StrCat(part.name, " ", BytesHtml(part.bytes)));
     }
     return StrJoin(texts, ", ");
   }
@@ -442,8 +444,8 @@ class Page {
     bool is_predicted = false;
     bool is_measured = false;
     for (const ReportStage& stage : report_.stages) {
-      most = std::max({most, Total(stage.allocated_memory), Total(stage.predicted_memory),
-                       Total(stage.measured_memory)});
+      most = std::max({most, TotalBytes(stage.allocated_memory), TotalBytes(stage.predicted_memory),
+                       TotalBytes(stage.measured_memory)});
       is_predicted |= !stage.predicted_memory.empty();
       is_measured |= !stage.measured_memory.empty();
     }
@@ -457,10 +459,10 @@ class Page {
                     : "",
         "Allocated: the arena that the engine has reserved for the device of the stage that needs "
         "most, and its collective buffers.",
-        report_.peak_process_bytes > 0
-            ? StrCat(" The largest process on this host had at most ",
-                     Bytes(report_.peak_process_bytes), " resident, with code, libraries and text.")
-            : ""));
+        report_.peak_process_bytes > 0 ? StrCat(" The largest process on this host had at most ",
+                                                BytesHtml(report_.peak_process_bytes),
+                                                " resident, with code, libraries and text.")
+                                       : ""));
     out_ +=
         "<table><thead><tr><th>stage</th><th></th><th>bytes</th><th class=\"parts\">of it</th>"
         "<th class=\"wide\"></th></tr></thead><tbody>\n";
@@ -471,8 +473,8 @@ class Page {
                                         {"allocated", &stage.allocated_memory}}) {
         if (parts->empty()) continue;
         StrAppend(&out_, "<tr><th>", stage.stage, "</th><th>", name, "</th><td>",
-                  Bytes(Total(*parts)), "</td><td class=\"parts\">", HtmlText(PartsText(*parts)),
-                  "</td><td class=\"wide\">");
+                  BytesHtml(TotalBytes(*parts)), "</td><td class=\"parts\">",
+                  HtmlText(PartsText(*parts)), "</td><td class=\"wide\">");
         AddMemoryBar(*parts, most);
         out_ += "</td></tr>\n";
       }

@@ -17,7 +17,7 @@ using planner::ActorKind;
 using planner::kNone;
 using planner::Lane;
 
-double Seconds(int64_t ns) { return 1e-9 * static_cast<double>(ns); }
+double TimelineSeconds(int64_t ns) { return 1e-9 * static_cast<double>(ns); }
 
 // The first devices of every stage, as many as there is room for; by stage, then device.
 std::vector<ReportRow> RowsOf(const planner::Plan& plan) {
@@ -80,7 +80,7 @@ class TimelineMaker {
                 const actors::CriticalPath& path)
       : plan_(plan), events_(events), path_(path) {
     timeline_.step = actors::StepNumber(path.step.step);
-    timeline_.span_s = Seconds(path.duration_ns());
+    timeline_.span_s = TimelineSeconds(path.duration_ns());
     timeline_.rows = RowsOf(plan);
     timeline_.num_devices = plan.devices.size();
     for (size_t row = 0; row < timeline_.rows.size(); ++row) {
@@ -128,8 +128,9 @@ class TimelineMaker {
       slice.name = NameIndex(is_phase ? phase.name : device.actors[event.actor].name);
       slice.microbatch = phase.per_microbatch ? static_cast<int64_t>(event.microbatch) : -1;
       slice.is_other_step = event.step != path_.step.step;
-      slice.begin_s = Seconds(std::max(begin_ns, path_.step.begin_ns) - path_.step.begin_ns);
-      slice.end_s = Seconds(std::min(end_ns, path_.step.end_ns) - path_.step.begin_ns);
+      slice.begin_s =
+          TimelineSeconds(std::max(begin_ns, path_.step.begin_ns) - path_.step.begin_ns);
+      slice.end_s = TimelineSeconds(std::min(end_ns, path_.step.end_ns) - path_.step.begin_ns);
       if (slice.begin_s >= slice.end_s) continue;
       (is_phase ? phases_ : moves ? communications_ : kernels_).push_back(slice);
     }
@@ -164,8 +165,8 @@ class TimelineMaker {
       if (segment.actor != kNone) {
         slice.name = plan_.devices[segment.device].actors[segment.actor].name;
       }
-      slice.begin_s = Seconds(segment.begin_ns - path_.step.begin_ns);
-      slice.end_s = Seconds(segment.end_ns - path_.step.begin_ns);
+      slice.begin_s = TimelineSeconds(segment.begin_ns - path_.step.begin_ns);
+      slice.end_s = TimelineSeconds(segment.end_ns - path_.step.begin_ns);
       if (slice.begin_s < slice.end_s) timeline_.path.push_back(std::move(slice));
     }
     KeepLongest(&timeline_.path, kMaxPathSlices, &timeline_.omitted_path);

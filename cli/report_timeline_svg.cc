@@ -31,11 +31,11 @@ constexpr double kGap = 12;
 constexpr double kAxisHeight = 24;
 constexpr double kUsualWidth = 1000;  // pixels, to decide what has room for text
 constexpr double kCharWidth = 7;
-constexpr int kNumTicks = 10;
+constexpr int kNumTimeTicks = 10;
 
 // Classes of report_style.css.
 constexpr std::array<std::string_view, 6> kPhaseClasses = {"f", "b", "w", "pre", "upd", "comm"};
-constexpr std::array<std::string_view, 6> kPhaseNames = {
+constexpr std::array<std::string_view, 6> kPhaseLegends = {
     "forward", "backward", "weight gradients", "before the step", "update", "communication"};
 constexpr std::array<std::string_view, 4> kPathClasses = {"p0", "p1", "p2", "p3"};
 constexpr std::array<std::string_view, 4> kPathNames = {"compute", "communication",
@@ -48,9 +48,9 @@ struct LinkLane {
   std::string_view label;
 };
 
-class Writer {
+class TimelineWriter {
  public:
-  explicit Writer(const ReportTimeline& timeline) : timeline_(timeline) {
+  explicit TimelineWriter(const ReportTimeline& timeline) : timeline_(timeline) {
     for (const LinkLane lane :
          {LinkLane{ReportLane::kSend, "send"}, LinkLane{ReportLane::kReceive, "receive"},
           LinkLane{ReportLane::kCollective, "collective"}}) {
@@ -107,7 +107,7 @@ class Writer {
     out_ += "<p class=\"legend\">";
     for (size_t i = 0; i < has_phase.size(); ++i) {
       if (has_phase[i]) {
-        Add("<span class=\"swatch {}\">{}</span> ", kPhaseClasses[i], kPhaseNames[i]);
+        Add("<span class=\"swatch {}\">{}</span> ", kPhaseClasses[i], kPhaseLegends[i]);
       }
     }
     out_ += "<span class=\"path-legend\">Critical path:</span> ";
@@ -147,7 +147,7 @@ class Writer {
           RowTop(row), kPhaseHeight);
     }
     Add("<g class=\"axis\" data-bottom=\"{:.0f}\">", bottom_);
-    for (const double tick : Ticks(0, 1e3 * timeline_.span_s, kNumTicks)) {
+    for (const double tick : Ticks(0, 1e3 * timeline_.span_s, kNumTimeTicks)) {
       const double x = Percent(1e-3 * tick);
       // The last one has no room for its text.
       Add("<line x1=\"{0:.3f}%\" x2=\"{0:.3f}%\" y1=\"0\" y2=\"{1:.0f}\"/>", x, bottom_);
@@ -273,6 +273,6 @@ class Writer {
 
 }  // namespace
 
-std::string TimelineHtml(const ReportTimeline& timeline) { return Writer(timeline).Run(); }
+std::string TimelineHtml(const ReportTimeline& timeline) { return TimelineWriter(timeline).Run(); }
 
 }  // namespace penstock::cli

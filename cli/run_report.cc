@@ -41,16 +41,16 @@ std::string TracedSteps(absl::Span<const actors::TraceEvent> events) {
   return StrCat("steps ", actors::StepNumber(first), " to ", actors::StepNumber(last));
 }
 
-double Seconds(int64_t ns) { return 1e-9 * static_cast<double>(ns); }
+double RunSeconds(int64_t ns) { return 1e-9 * static_cast<double>(ns); }
 
 std::string PathJson(const actors::CriticalPath& path) {
   return StrCat(
       "{\"step\": ", actors::StepNumber(path.step.step),
-      ", \"step_time_s\": ", JsonNumber(Seconds(path.duration_ns())),
-      ", \"compute_s\": ", JsonNumber(Seconds(path.compute_ns)),
-      ", \"exposed_communication_s\": ", JsonNumber(Seconds(path.exposed_communication_ns)),
-      ", \"core_wait_s\": ", JsonNumber(Seconds(path.core_wait_ns)),
-      ", \"idle_s\": ", JsonNumber(Seconds(path.idle_ns)),
+      ", \"step_time_s\": ", JsonNumber(RunSeconds(path.duration_ns())),
+      ", \"compute_s\": ", JsonNumber(RunSeconds(path.compute_ns)),
+      ", \"exposed_communication_s\": ", JsonNumber(RunSeconds(path.exposed_communication_ns)),
+      ", \"core_wait_s\": ", JsonNumber(RunSeconds(path.core_wait_ns)),
+      ", \"idle_s\": ", JsonNumber(RunSeconds(path.idle_ns)),
       ", \"hidden_fraction\": ", JsonNumber(path.hidden_fraction()),
       ", \"bubble_fraction\": ", JsonNumber(path.bubble_fraction()), "}");
 }
@@ -79,9 +79,9 @@ std::string PathSum(double step_s, double compute_s, double exposed_communicatio
 }
 
 std::string PathSum(const actors::CriticalPath& path) {
-  return PathSum(Seconds(path.duration_ns()), Seconds(path.compute_ns),
-                 Seconds(path.exposed_communication_ns), Seconds(path.core_wait_ns),
-                 Seconds(path.idle_ns));
+  return PathSum(RunSeconds(path.duration_ns()), RunSeconds(path.compute_ns),
+                 RunSeconds(path.exposed_communication_ns), RunSeconds(path.core_wait_ns),
+                 RunSeconds(path.idle_ns));
 }
 
 std::string MeanPathText(const actors::MeanPath& path) {
@@ -145,10 +145,11 @@ std::string PathReport(const planner::Plan& plan, const RunSummary& summary) {
       "| device | computing | transferring | of it hidden | bubble |\n|---|---|---|---|---|\n");
   for (size_t i = 0; i < path.devices.size(); ++i) {
     const actors::DeviceTime& time = path.devices[i];
-    text += fmt::format("| {} | {} | {} | {} | {} |\n", i, FormatSeconds(Seconds(time.compute_ns)),
-                        FormatSeconds(Seconds(time.communication_ns)),
-                        FormatSeconds(Seconds(time.hidden_communication_ns)),
-                        FormatSeconds(Seconds(time.bubble_ns)));
+    text +=
+        fmt::format("| {} | {} | {} | {} | {} |\n", i, FormatSeconds(RunSeconds(time.compute_ns)),
+                    FormatSeconds(RunSeconds(time.communication_ns)),
+                    FormatSeconds(RunSeconds(time.hidden_communication_ns)),
+                    FormatSeconds(RunSeconds(time.bubble_ns)));
   }
   std::map<std::pair<uint32_t, uint32_t>, std::pair<int64_t, int64_t>> acts;  // count, ns
   for (const actors::PathSegment& segment : path.segments) {
@@ -166,7 +167,7 @@ std::string PathReport(const planner::Plan& plan, const RunSummary& summary) {
   for (const auto& [act, measured] : longest) {
     const planner::ActorPlan& actor = plan.devices[act.first].actors[act.second];
     text += fmt::format("| {} | {} {} | {} | {} |\n", act.first, planner::Name(actor.kind),
-                        actor.name, measured.first, FormatSeconds(Seconds(measured.second)));
+                        actor.name, measured.first, FormatSeconds(RunSeconds(measured.second)));
   }
   return text;
 }

@@ -16,7 +16,7 @@
 namespace penstock::cli {
 namespace {
 
-constexpr uint32_t kStream = 0x5a3b0001;
+constexpr uint32_t kSampleStream = 0x5a3b0001;
 
 // The text as it grows.
 class GrowingText {
@@ -85,7 +85,7 @@ absl::Status ContinueByWindows(const Registries& registries, const JobModel& mod
     for (size_t j = 0; j < logits.size(); ++j) {
       logits[j] = ElementAsDouble(all, first + static_cast<int64_t>(j));
     }
-    const double u = RandomUniform({options.seed, kStream, 0}, static_cast<uint64_t>(i));
+    const double u = RandomUniform({options.seed, kSampleStream, 0}, static_cast<uint64_t>(i));
     const int32_t token = PickToken(logits, options, u);
     if (!text->Add(token)) break;
     window.erase(window.begin());

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxDepth = 12;
+constexpr int kMaxTokenizerDepth = 12;
 constexpr int64_t kMaxTokens = 1 << 22;
 constexpr int kMaxParts = 64;  // of a Sequence, with those inside of it
 constexpr int64_t kMaxStrip = 1 << 10;
@@ -35,16 +35,18 @@ absl::Status Unsupported(const Parts&... parts) {
 }
 
 // A null counts as missing.
-bool Has(const Json& json, const char* key) { return json.contains(key) && !json[key].is_null(); }
+bool HasValue(const Json& json, const char* key) {
+  return json.contains(key) && !json[key].is_null();
+}
 
 absl::StatusOr<std::string> StringOf(const Json& json, const char* key, std::string_view where) {
-  if (Has(json, key) && json[key].is_string()) return json[key].get<std::string>();
+  if (HasValue(json, key) && json[key].is_string()) return json[key].get<std::string>();
   return Wrong(where, ": \"", key, "\" is no string");
 }
 
 absl::StatusOr<bool> BoolOf(const Json& json, const char* key, bool fallback,
                             std::string_view where) {
-  if (!Has(json, key)) return fallback;
+  if (!HasValue(json, key)) return fallback;
   if (json[key].is_boolean()) return json[key].get<bool>();
   return Wrong(where, ": \"", key, "\" is neither true nor false");
 }
@@ -63,21 +65,22 @@ absl::Status RequireFalse(const Json& json, const char* key, std::string_view wh
 
 absl::Status ParseModel(const Json& model, TokenizerSpec* spec) {
   if (!model.is_object()) return Wrong("\"model\" is no object");
-  if (Has(model, "type") && model["type"] != "BPE") {
+  if (HasValue(model, "type") && model["type"] != "BPE") {
     ASSIGN_OR_RETURN(const std::string type, StringOf(model, "type", "model"));
     return Unsupported("the model ", type, " (only BPE is)");
   }
-  if (Has(model, "dropout") && model["dropout"] != 0.0) return Unsupported("model: \"dropout\"");
+  if (HasValue(model, "dropout") && model["dropout"] != 0.0)
+    return Unsupported("model: \"dropout\"");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (Has(model, key) && model[key] != "") return Unsupported("model: \"", key, "\"");
+    if (HasValue(model, key) && model[key] != "") return Unsupported("model: \"", key, "\"");
   }
-  if (!Has(model, "vocab") || !model["vocab"].is_object()) {
+  if (!HasValue(model, "vocab") || !model["vocab"].is_object()) {
     return Wrong("model: \"vocab\" is no object");
   }
   for (const auto& [token, id] : model["vocab"].items()) {
     ASSIGN_OR_RETURN(spec->vocabulary[token], TokenOf(id, "model: vocab"));
   }
-  if (!Has(model, "merges") || !model["merges"].is_array()) {
+  if (!HasValue(model, "merges") || !model["merges"].is_array()) {
     return Wrong("model: \"merges\" is no list");
   }
   for (const Json& merge : model["merges"]) {
@@ -92,7 +95,7 @@ absl::Status ParseModel(const Json& model, TokenizerSpec* spec) {
     }
     spec->merges.emplace_back(text.substr(0, space), text.substr(space + 1));
   }
-  if (Has(model, "unk_token")) {
+  if (HasValue(model, "unk_token")) {
     ASSIGN_OR_RETURN(spec->unknown, StringOf(model, "unk_token", "model"));
   }
   ASSIGN_OR_RETURN(spec->fuses_unknown, BoolOf(model, "fuse_unk", false, "model"));
@@ -127,7 +130,8 @@ absl::Status ForEachPart(const Json& part, const char* what, const char* list,
   if (!part.is_object()) return Wrong("\"", what, "\" is no object");
   ASSIGN_OR_RETURN(const std::string type, StringOf(part, "type", what));
   if (type != "Sequence") return parse(type, part);
-  if (!Has(part, list) || !part[list].is_array()) return Wrong(what, ": Sequence has no parts");
+  if (!HasValue(part, list) || !part[list].is_array())
+    return Wrong(what, ": Sequence has no parts");
   for (const Json& inner : part[list]) RETURN_IF_ERROR(ForEachPart(inner, what, list, parse));
   return absl::OkStatus();
 }
@@ -135,7 +139,7 @@ absl::Status ForEachPart(const Json& part, const char* what, const char* list,
 // {"String": ...} or {"Regex": ...}, and what the one key is.
 absl::StatusOr<std::pair<std::string, std::string>> PatternOf(const Json& part,
                                                               std::string_view where) {
-  if (Has(part, "pattern") && part["pattern"].is_object() && part["pattern"].size() == 1) {
+  if (HasValue(part, "pattern") && part["pattern"].is_object() && part["pattern"].size() == 1) {
     const auto item = part["pattern"].items().begin();
     if (item.value().is_string()) return std::pair(item.key(), item.value().get<std::string>());
   }
@@ -196,7 +200,7 @@ absl::StatusOr<SplitStep> MetaspaceOf(const Json& part) {
   if (step.space.empty()) return Wrong("Metaspace: the replacement is empty");
   ASSIGN_OR_RETURN(step.splits, BoolOf(part, "split", true, kWhere));
   ASSIGN_OR_RETURN(const bool adds, BoolOf(part, "add_prefix_space", true, kWhere));
-  const std::string scheme = Has(part, "prepend_scheme") && part["prepend_scheme"].is_string()
+  const std::string scheme = HasValue(part, "prepend_scheme") && part["prepend_scheme"].is_string()
                                  ? part["prepend_scheme"].get<std::string>()
                                  : std::string(adds ? "always" : "never");
   if (scheme == "always") {
@@ -250,7 +254,7 @@ absl::Status ParsePostProcessor(std::string_view type, const Json& part, Tokeniz
   if (type == "ByteLevel") return absl::OkStatus();  // it moves offsets
   if (type != "TemplateProcessing") return Unsupported("the post-processor ", type);
   constexpr std::string_view kWhere = "post_processor: TemplateProcessing";
-  if (!Has(part, "single") || !part["single"].is_array()) {
+  if (!HasValue(part, "single") || !part["single"].is_array()) {
     return Wrong(kWhere, ": \"single\" is no list");
   }
   int num_texts = 0;
@@ -259,7 +263,8 @@ absl::Status ParsePostProcessor(std::string_view type, const Json& part, Tokeniz
       ++num_texts;
       continue;
     }
-    if (!piece.is_object() || !Has(piece, "SpecialToken") || !piece["SpecialToken"].is_object()) {
+    if (!piece.is_object() || !HasValue(piece, "SpecialToken") ||
+        !piece["SpecialToken"].is_object()) {
       return Wrong(kWhere, ": a piece is neither Sequence nor SpecialToken");
     }
     ASSIGN_OR_RETURN(const std::string name, StringOf(piece["SpecialToken"], "id", kWhere));
@@ -308,11 +313,11 @@ absl::Status ParseDecoder(std::string_view type, const Json& part, TokenizerSpec
 }  // namespace
 
 absl::StatusOr<TokenizerSpec> ParseTokenizer(std::string_view text) {
-  ASSIGN_OR_RETURN(const Json json, actors::ParseJsonObject(text, "the text", kMaxDepth));
+  ASSIGN_OR_RETURN(const Json json, actors::ParseJsonObject(text, "the text", kMaxTokenizerDepth));
   TokenizerSpec spec;
-  if (!Has(json, "model")) return Wrong("has no \"model\"");
+  if (!HasValue(json, "model")) return Wrong("has no \"model\"");
   RETURN_IF_ERROR(ParseModel(json["model"], &spec));
-  if (Has(json, "added_tokens")) RETURN_IF_ERROR(ParseAdded(json["added_tokens"], &spec));
+  if (HasValue(json, "added_tokens")) RETURN_IF_ERROR(ParseAdded(json["added_tokens"], &spec));
   struct Part {
     const char* key;
     const char* list;  // of its Sequence
@@ -322,7 +327,7 @@ absl::StatusOr<TokenizerSpec> ParseTokenizer(std::string_view text) {
                            Part{"pre_tokenizer", "pretokenizers", ParsePreTokenizer},
                            Part{"post_processor", "processors", ParsePostProcessor},
                            Part{"decoder", "decoders", ParseDecoder}}) {
-    if (!Has(json, part.key)) continue;
+    if (!HasValue(json, part.key)) continue;
     int num_parts = 0;
     RETURN_IF_ERROR(ForEachPart(json[part.key], part.key, part.list,
                                 [&](std::string_view type, const Json& inner) -> absl::Status {
@@ -333,7 +338,8 @@ absl::StatusOr<TokenizerSpec> ParseTokenizer(std::string_view text) {
                                   return part.parse(type, inner, &spec);
                                 }));
   }
-  if (!Has(json, "decoder")) return Wrong("has no \"decoder\": what its tokens mean is not said");
+  if (!HasValue(json, "decoder"))
+    return Wrong("has no \"decoder\": what its tokens mean is not said");
   return spec;
 }
 

@@ -44,7 +44,7 @@ function(penstock_filter_backends name)
 endfunction()
 
 # penstock_folder_library(folder [INSTALL] [PUBLIC libs...] [PRIVATE libs...] [CUDA libs...]
-#                         [EXCLUDE_SOURCES names...] [PUBLIC_HEADERS names...])
+#                         [EXCLUDE_SOURCES names...] [PUBLIC_HEADERS names...] [ALONE names...])
 #
 # The library penstock_<folder>, alias penstock::<folder>: static, or an interface while the folder
 # has no sources. Includes are written from the repository root. Every *.capnp in the folder is
@@ -55,6 +55,8 @@ endfunction()
 # (folders named ucx/, cuda/, cudnn/, cudnn_frontend/ or nccl/), which tests/layering_check.py lets
 # include their libraries.
 #
+# ALONE names sources that a unity build compiles one by one (Unity.cmake).
+#
 # CUDA names what the library links, privately, where CUDA is built.
 #
 # Folders in PENSTOCK_PLAIN_FOLDERS are not compiled: the archive of another build of the same
@@ -63,7 +65,7 @@ endfunction()
 # first in linking; so are generated sources, because other folders include their headers.
 function(penstock_folder_library folder)
   cmake_parse_arguments(PARSE_ARGV 1 arg "INSTALL" ""
-    "PUBLIC;PRIVATE;CUDA;EXCLUDE_SOURCES;PUBLIC_HEADERS")
+    "PUBLIC;PRIVATE;CUDA;EXCLUDE_SOURCES;PUBLIC_HEADERS;ALONE")
   set(target penstock_${folder})
   penstock_sources(sources)
   set(plain_archive "")
@@ -89,6 +91,7 @@ function(penstock_folder_library folder)
     endforeach()
     if(sources)
       penstock_precompile(${target})
+      penstock_unity(${target} ${sources} ALONE ${arg_ALONE})
     endif()
     if(PENSTOCK_BUILD_CUDA)
       penstock_link_cuda(${target} "${sources}" ${arg_CUDA})

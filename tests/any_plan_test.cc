@@ -202,20 +202,20 @@ INSTANTIATE_TEST_SUITE_P(Layouts, AnyPlanTest, ::testing::ValuesIn(kLayouts),
                          [](const auto& info) { return Name(info.param); });
 
 // In f64, in groups that share the run on one device.
-constexpr int kGroups = 15;
+constexpr int kPlanGroups = 15;
 class AnyPlanDoubleTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(AnyPlanDoubleTest, AgreesToNineDigits) {
   const std::string settings = kSmall + "--set 'train.dtype=\"f64\"'";
   const std::vector<double> one = Losses(kOneDevice, settings, kDoubleSteps);
-  for (size_t i = GetParam(); i < std::size(kLayouts); i += kGroups) {
+  for (size_t i = GetParam(); i < std::size(kLayouts); i += kPlanGroups) {
     const Layout& layout = kLayouts[i];
     SCOPED_TRACE(Name(layout));
     ExpectSameLosses(one, Losses(layout, settings, kDoubleSteps), 1e-9);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, AnyPlanDoubleTest, ::testing::Range(0, kGroups));
+INSTANTIATE_TEST_SUITE_P(Groups, AnyPlanDoubleTest, ::testing::Range(0, kPlanGroups));
 
 // Products are one node with their bias and gelu, and gradients likewise: every other layout.
 class AnyPlanWithEpiloguesTest : public ::testing::TestWithParam<int> {};
@@ -223,7 +223,8 @@ class AnyPlanWithEpiloguesTest : public ::testing::TestWithParam<int> {};
 TEST_P(AnyPlanWithEpiloguesTest, AgreesToNineDigits) {
   const std::string settings = kSmall + "--set 'train.dtype=\"f64\"'";
   const std::vector<double> one = Losses(kOneDevice, settings, kDoubleSteps);
-  for (size_t i = 2 * static_cast<size_t>(GetParam()); i < std::size(kLayouts); i += 2 * kGroups) {
+  for (size_t i = 2 * static_cast<size_t>(GetParam()); i < std::size(kLayouts);
+       i += 2 * kPlanGroups) {
     const Layout& layout = kLayouts[i];
     SCOPED_TRACE(Name(layout));
     ExpectSameLosses(
@@ -231,7 +232,7 @@ TEST_P(AnyPlanWithEpiloguesTest, AgreesToNineDigits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, AnyPlanWithEpiloguesTest, ::testing::Range(0, kGroups));
+INSTANTIATE_TEST_SUITE_P(Groups, AnyPlanWithEpiloguesTest, ::testing::Range(0, kPlanGroups));
 
 // On the CPU each is what it stands for, in f32 to the bit.
 TEST(AnyPlanWithEpiloguesOnceTest, OneDeviceGivesTheSameBits) {

@@ -27,10 +27,10 @@ using planner::Plan;
 using planner::Strategy;
 
 // Bytes that the first device receives in one step, by kind of collective.
-using Traffic = std::map<CollectiveKind, int64_t>;
+using ExpertTraffic = std::map<CollectiveKind, int64_t>;
 
-Traffic TrafficOf(const Plan& plan) {
-  Traffic traffic;
+ExpertTraffic TrafficOf(const Plan& plan) {
+  ExpertTraffic traffic;
   for (size_t i = 0; i < plan.collectives.size(); ++i) {
     const CollectiveSpec& spec = plan.collectives[i];
     if (std::find(spec.devices.begin(), spec.devices.end(), 0u) == spec.devices.end()) continue;
@@ -57,7 +57,7 @@ Traffic TrafficOf(const Plan& plan) {
   return traffic;
 }
 
-int64_t Total(const Traffic& traffic) {
+int64_t Total(const ExpertTraffic& traffic) {
   int64_t total = 0;
   for (const auto& [kind, bytes] : traffic) total += bytes;
   return total;
@@ -161,7 +161,7 @@ TEST_F(ExpertParallelTest, TokensMoveTwiceALayerEachWay) {
   }
 
   const Plan plan = Compile(TrainingGraph(config, strategy));
-  Traffic traffic = TrafficOf(plan);
+  ExpertTraffic traffic = TrafficOf(plan);
   EXPECT_EQ(traffic[CollectiveKind::kAllToAll], 8 * PlaceBytes(config, 4) * 3 / 4);
   // Gradients of the other parameters; the loss and the norm are a few scalars.
   const int64_t reduced = 2 * ParameterBytes(plan, 0, /*of_experts=*/false) * 3 / 4;
@@ -185,7 +185,7 @@ TEST_F(ExpertParallelTest, GradientsOfExpertsAreReducedOverTheRestOfDataParallel
   const int64_t held = ParameterBytes(plan, 0, /*of_experts=*/true) / 4;
   EXPECT_GE(expert_elements, held);
   EXPECT_LE(expert_elements, held + 8);
-  Traffic traffic = TrafficOf(plan);
+  ExpertTraffic traffic = TrafficOf(plan);
   EXPECT_EQ(traffic[CollectiveKind::kAllToAll], 8 * PlaceBytes(config, 8) * 3 / 4);
   const int64_t others = ParameterBytes(plan, 0, /*of_experts=*/false);
   const int64_t reduced = 2 * others * 7 / 8 + 2 * (held * 4) / 2;
@@ -196,7 +196,7 @@ TEST_F(ExpertParallelTest, GradientsOfExpertsAreReducedOverTheRestOfDataParallel
 
 TEST_F(ExpertParallelTest, MicrobatchesMoveTheSameBytes) {
   const ModelConfig config = Config();
-  Traffic traffic = TrafficOf(Compile(TrainingGraph(config, {.dp = 4, .ep = 4}, 4)));
+  ExpertTraffic traffic = TrafficOf(Compile(TrainingGraph(config, {.dp = 4, .ep = 4}, 4)));
   EXPECT_EQ(traffic[CollectiveKind::kAllToAll], 8 * PlaceBytes(config, 4) * 3 / 4);
   EXPECT_EQ(traffic.size(), 2u);
 }
@@ -228,7 +228,7 @@ TEST_F(ExpertParallelTest, TwoDevicesExchangeTokensWhereThatMovesLess) {
   EXPECT_EQ(Redistributions(lowered, /*is_forward=*/true),
             (std::map<std::string, int>{
                 {"all_gather", 2 * 3}, {"reduce_scatter", 2}, {"all_reduce", 1}}));
-  const Traffic gathered = TrafficOf(Compile(TrainingGraph(config, strategy)));
+  const ExpertTraffic gathered = TrafficOf(Compile(TrainingGraph(config, strategy)));
   const int64_t exchanged =
       gathered.at(CollectiveKind::kAllGather) + gathered.at(CollectiveKind::kReduceScatter);
   EXPECT_GE(exchanged, 2 * 4 * TokenBytes(config, 2));
@@ -236,7 +236,7 @@ TEST_F(ExpertParallelTest, TwoDevicesExchangeTokensWhereThatMovesLess) {
 
   // With one expert a token there are 1.25 places a token: 1.25 / 2 against 1.
   config.top_k = 1;
-  const Traffic moved = TrafficOf(Compile(TrainingGraph(config, strategy)));
+  const ExpertTraffic moved = TrafficOf(Compile(TrainingGraph(config, strategy)));
   EXPECT_EQ(moved.at(CollectiveKind::kAllToAll), 8 * PlaceBytes(config, 2) / 2);
   EXPECT_EQ(moved.size(), 2u);
 }

@@ -227,16 +227,17 @@ class HaloExchangeTest : public PlannerFixture {
   kernels::KernelRegistry all_kernels_ = kernels::CpuKernels();
 };
 
-std::string Program(const std::string& mesh, int64_t n, int64_t extent, const std::string& x,
-                    const std::string& y, const std::string& statement) {
+std::string ExchangeProgram(const std::string& mesh, int64_t n, int64_t extent,
+                            const std::string& x, const std::string& y,
+                            const std::string& statement) {
   return StrCat("mesh m = ", mesh, "\ngraph g {\n  %x = input : f64[", n, ", 6] ", x,
                 "\n  %y = ", statement, " : f64[", extent, ", 6]\n  return %y ", y, "\n}\n");
 }
 
 // One row a neighbour, and nothing else.
 TEST_F(HaloExchangeTest, ASliceBySomeRowsMovesOneRowANeighbour) {
-  const absl::StatusOr<planner::FoldedPlan> folded = CompileFolded(
-      Program("[d=4]", 16, 15, "@[d, _]", "@[d, _]", "slice(%x) {start=[1, 0], limit=[16, 6]}"));
+  const absl::StatusOr<planner::FoldedPlan> folded = CompileFolded(ExchangeProgram(
+      "[d=4]", 16, 15, "@[d, _]", "@[d, _]", "slice(%x) {start=[1, 0], limit=[16, 6]}"));
   ASSERT_TRUE(folded.ok()) << folded.status();
   const absl::StatusOr<planner::Plan> plan = planner::ExpandPlan(*folded);
   ASSERT_TRUE(plan.ok()) << plan.status();
@@ -251,8 +252,8 @@ TEST_F(HaloExchangeTest, ASliceBySomeRowsMovesOneRowANeighbour) {
 // The first and the last of 32 parts differ from the 30 between, which share a program.
 TEST_F(HaloExchangeTest, PartsInTheMiddleShareAProgram) {
   const absl::StatusOr<planner::FoldedPlan> folded =
-      CompileFolded(Program("[d=32]", 64, 64, "@[d, _]", "@[d, _]",
-                            "window_sum(%x) {low=1, size=3, stride=1, extent=64}"));
+      CompileFolded(ExchangeProgram("[d=32]", 64, 64, "@[d, _]", "@[d, _]",
+                                    "window_sum(%x) {low=1, size=3, stride=1, extent=64}"));
   ASSERT_TRUE(folded.ok()) << folded.status();
   EXPECT_EQ(folded->num_classes(), 3u);
   const absl::StatusOr<planner::Plan> plan = planner::ExpandPlan(*folded);
@@ -273,7 +274,7 @@ TEST_F(HaloExchangeTest, SlicesAndPadsGiveTheNumbersOfOneDevice) {
           const std::string slice = StrCat("slice(%x) {start=[", start, ", 0], limit=[", n,
                                            ", 6], stride=[", stride, ", 1]}");
           for (const char* x : {"@[d, _]", "@[_, _]", "@[_, d]"}) {
-            const std::string text = Program(mesh, n, extent, x, "@[d, _]", slice);
+            const std::string text = ExchangeProgram(mesh, n, extent, x, "@[d, _]", slice);
             EXPECT_EQ(Check(text), absl::OkStatus()) << text;
           }
         }
@@ -281,8 +282,8 @@ TEST_F(HaloExchangeTest, SlicesAndPadsGiveTheNumbersOfOneDevice) {
       for (const int64_t low : {0, 1, 4}) {
         for (const int64_t high : {1, 5}) {
           const std::string text =
-              Program(mesh, n, n + low + high, "@[d, _]", "@[d, _]",
-                      StrCat("pad(%x) {low=[", low, ", 0], high=[", high, ", 0]}"));
+              ExchangeProgram(mesh, n, n + low + high, "@[d, _]", "@[d, _]",
+                              StrCat("pad(%x) {low=[", low, ", 0], high=[", high, ", 0]}"));
           EXPECT_EQ(Check(text), absl::OkStatus()) << text;
         }
       }
@@ -303,7 +304,7 @@ TEST_F(HaloExchangeTest, WindowsGiveTheNumbersOfOneDevice) {
                                      {"@[d, _]", "@[d.e, _]"},
                                      {"@[d.e, _]", "@[d, _]"},
                                      {"@[e, d]", "@[d.e, _]"}}) {
-            const std::string text = Program(mesh, n, extent, x, y, sum);
+            const std::string text = ExchangeProgram(mesh, n, extent, x, y, sum);
             EXPECT_EQ(Check(text), absl::OkStatus()) << text;
           }
         }

@@ -19,7 +19,7 @@
 namespace penstock::testing {
 namespace {
 
-struct Case {
+struct MemoryCase {
   std::string model;
   std::string strategy;
   int64_t microbatches = 1;
@@ -27,7 +27,7 @@ struct Case {
   DType precision = DType::kF32;
 };
 
-std::string Name(const Case& c) {
+std::string NameOfCase(const MemoryCase& c) {
   return StrCat(c.model, " ", c.strategy, ", ", c.microbatches, " micro-batches, ", c.policy, ", ",
                 Name(c.precision));
 }
@@ -36,7 +36,7 @@ std::string Name(const Case& c) {
 constexpr double kMost = 1.051;
 
 // Where many values live for odd spans of time, no packing that is tried comes as close.
-double MostOf(const Case& c) {
+double MostOf(const MemoryCase& c) {
   if (c.policy == "zb-v" || c.policy == "v-half") return 1.18;
   if (c.model == "moe" && c.policy == "dualpipe") return 1.07;
   if (c.model == "moe" && c.strategy == "dp=2,offload=all") return 1.09;
@@ -48,7 +48,7 @@ class MemoryQualityTest : public PlannerFixture {
  protected:
   MemoryQualityTest() : models_(graph::BuiltinModels()) {}
 
-  planner::Plan PlanOf(const Case& c) {
+  planner::Plan PlanOf(const MemoryCase& c) {
     const graph::Model& model = *models_.FindModel(c.model);
     graph::ModelConfig config;
     config.layers = 4;
@@ -81,7 +81,7 @@ class MemoryQualityTest : public PlannerFixture {
 };
 
 TEST_F(MemoryQualityTest, ArenasAreNearTheBound) {
-  std::vector<Case> cases;
+  std::vector<MemoryCase> cases;
   for (const std::string model : {"gpt", "mlp", "moe"}) {
     for (const int64_t microbatches : {1, 4, 8}) {
       for (const std::string strategy :
@@ -118,15 +118,15 @@ TEST_F(MemoryQualityTest, ArenasAreNearTheBound) {
       }
     }
   }
-  for (const Case& c : cases) {
+  for (const MemoryCase& c : cases) {
     const planner::Plan plan = PlanOf(c);
     double worst = 0;
     for (uint32_t d = 0; d < plan.devices.size(); ++d) {
       const auto bound = static_cast<double>(planner::LeastArenaBytes(plan, d));
       worst = std::max(worst, static_cast<double>(plan.devices[d].arena_bytes) / bound);
     }
-    EXPECT_LE(worst, MostOf(c)) << Name(c);
-    EXPECT_GE(worst, 1.0) << Name(c);
+    EXPECT_LE(worst, MostOf(c)) << NameOfCase(c);
+    EXPECT_GE(worst, 1.0) << NameOfCase(c);
   }
 }
 

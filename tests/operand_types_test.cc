@@ -116,7 +116,7 @@ T Narrow(double value) {
   }
 }
 
-double Element(DType dtype, const void* data, int64_t i) {
+double TypedElement(DType dtype, const void* data, int64_t i) {
   return WithElement(dtype, [&](auto zero) -> double {
     const auto element = static_cast<const decltype(zero)*>(data)[i];
     if constexpr (kIsHalf<decltype(zero)>) {
@@ -146,7 +146,7 @@ class GuardedTensor {
   Values Read() const {
     Values values{type_.shape, {}};
     for (int64_t i = 0; i < type_.num_elements(); ++i) {
-      values.elements.push_back(Element(type_.dtype, memory_.data(), i));
+      values.elements.push_back(TypedElement(type_.dtype, memory_.data(), i));
     }
     return values;
   }
@@ -362,7 +362,7 @@ class OperandTypesTest : public ::testing::TestWithParam<OpCase> {
     const Tensor drawn = DrawOperand(operand, i);
     Values values{operand.type.shape, {}};
     for (int64_t e = 0; e < drawn.num_elements(); ++e) {
-      values.elements.push_back(Element(drawn.dtype(), drawn.data(), e));
+      values.elements.push_back(TypedElement(drawn.dtype(), drawn.data(), e));
     }
     return values;
   }

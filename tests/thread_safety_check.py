@@ -55,10 +55,21 @@ def is_of(path, header):
     return re.match(re.escape(name) + r"(_\w+)?\.cc$", path) and not path.endswith("_test.cc")
 
 
+def single_entries(database):
+    """Entries for the sources of the batches of a unity build (cmake/Unity.cmake), and the others."""
+    for entry in database:
+        if os.path.basename(os.path.dirname(entry["file"])) == "Unity":
+            batch = read(os.path.join(entry["directory"], entry["file"]))
+            for path in INCLUDE.findall(batch):
+                yield {**entry, "file": path}
+        else:
+            yield entry
+
+
 def sources_to_check(source_folder, database):
     """The entries of the compile database, by path in the source folder."""
     entries = {}
-    for entry in database:
+    for entry in single_entries(database):
         full = os.path.join(entry["directory"], entry["file"])
         path = os.path.relpath(full, source_folder)
         if path.startswith("..") or not path.endswith(".cc") or not os.path.exists(full):

@@ -41,12 +41,13 @@ class ThreadSafetyCheckTest(unittest.TestCase):
                 full = os.path.join(root, path)
                 os.makedirs(os.path.dirname(full), exist_ok=True)
                 with open(full, "w", encoding="utf-8") as file:
-                    file.write(text)
+                    file.write(text.replace("ROOT", root))
+            batched = any("Unity/" in path for path in files)
             database = [{
                 "directory": root,
                 "file": os.path.join(root, path),
                 "command": f"c++ -I. -std=c++20 -O2 -fno-such-flag -o {path}.o -c {path}",
-            } for path in files if path.endswith(".cc")]
+            } for path in files if path.endswith(".cxx" if batched else ".cc")]
             with open(os.path.join(root, "compile_commands.json"), "w", encoding="utf-8") as file:
                 json.dump(database, file)
             output = io.StringIO()
@@ -72,6 +73,15 @@ class ThreadSafetyCheckTest(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertRegex(output, r"counter\.cc:2:\d+: error: writing variable 'count_' requires "
                                  r"holding mutex 'mutex_' exclusively")
+
+    def test_a_source_of_a_batch_is_reported(self):
+        status, output = self.run_on({
+            "things/counter.h": HEADER.replace("BODY", LOCK),
+            "things/counter.cc": SOURCE.replace("BODY", ""),
+            "Unity/unity_things_0_cxx.cxx": '#include "ROOT/things/counter.cc"\n',
+        })
+        self.assertEqual(status, 1)
+        self.assertRegex(output, r"counter\.cc:2:\d+: error: writing variable 'count_'")
 
     def test_a_header_without_its_lock_is_reported(self):
         status, output = self.run_on({

@@ -21,7 +21,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-std::string Text(const fs::path& path) {
+std::string TextOfStep(const fs::path& path) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();
@@ -103,7 +103,7 @@ TEST_F(CheckpointFolderTest, ACheckpointOfTheSameStepIsReplaced) {
   Write(*folder, 5, "old");
   Write(*folder, 5, "new");
   EXPECT_THAT(Steps(), ElementsAre(5));
-  EXPECT_EQ(Text(CheckpointFolder::PathOf(path_, 5) + "/file"), "new");
+  EXPECT_EQ(TextOfStep(CheckpointFolder::PathOf(path_, 5) + "/file"), "new");
 }
 
 TEST_F(CheckpointFolderTest, OneRunWritesIntoAFolder) {

@@ -20,14 +20,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const std::byte* AsBytes(const void* data) { return static_cast<const std::byte*>(data); }
+const std::byte* BytesAt(const void* data) { return static_cast<const std::byte*>(data); }
 
-std::string ReadBytes(const std::string& path) {
+std::string ReadFileBytes(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
-void WriteBytes(const std::string& path, const std::string& bytes) {
+void WriteFileBytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
@@ -59,14 +59,14 @@ class CheckpointTest : public ::testing::Test {
     return {name, written.value_or(0)};
   }
   StateToWrite HalfOfW(int64_t begin) {
-    return {"w", {DType::kF32, {4, 2}}, {{Rows(begin, 2), AsBytes(w_ + 2 * begin)}}};
+    return {"w", {DType::kF32, {4, 2}}, {{Rows(begin, 2), BytesAt(w_ + 2 * begin)}}};
   }
   StateToWrite AllOfV() {
     graph::TileDesc tile;
     tile.dtype = DType::kF32;
     tile.shape = tile.global = {2};
     tile.offset = {0};
-    return {"v", {DType::kF32, {2}}, {{tile, AsBytes(w_)}}};
+    return {"v", {DType::kF32, {2}}, {{tile, BytesAt(w_)}}};
   }
   void WriteTwoFiles() {
     const std::vector<CheckpointFile> files = {WriteFile(0, 2, {HalfOfW(0)}),
@@ -165,11 +165,11 @@ TEST_F(CheckpointTest, AFileOfAnotherCheckpointIsRefused) {
 
 TEST_F(CheckpointTest, EveryFlippedBitOfAnIndexIsNoticed) {
   WriteTwoFiles();
-  const std::string bytes = ReadBytes(index_);
+  const std::string bytes = ReadFileBytes(index_);
   for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
     std::string damaged = bytes;
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
-    WriteBytes(index_, damaged);
+    WriteFileBytes(index_, damaged);
     const absl::Status status = ErrorOf(folder_.path().string());
     ASSERT_FALSE(status.ok()) << "bit " << bit;
     ASSERT_THAT(ToStd(status.message()), HasSubstr(folder_.path().string()));
@@ -178,7 +178,7 @@ TEST_F(CheckpointTest, EveryFlippedBitOfAnIndexIsNoticed) {
 
 TEST_F(CheckpointTest, AnIndexDoesNotLeadOutOfItsFolder) {
   WriteTwoFiles();
-  WriteBytes(index_, R"({"weight_map": {"w": "../../etc/passwd"}})");
+  WriteFileBytes(index_, R"({"weight_map": {"w": "../../etc/passwd"}})");
   EXPECT_THAT(ToStd(ErrorOf(folder_.path().string()).message()),
               HasSubstr("../../etc/passwd is no file of the checkpoint"));
 }
@@ -189,7 +189,7 @@ TEST_F(CheckpointTest, AHostileIndexIsRefused) {
        {std::string(R"({"xxh3":)") + std::string(1'000'000, '['), std::string("[]"),
         std::string(R"({"xxh3": 1, "headers": {}, "weight_map": {}})"),
         std::string(R"({"weight_map": {"w": 1}})"), std::string(R"({"headers": {}})")}) {
-    WriteBytes(index_, index);
+    WriteFileBytes(index_, index);
     EXPECT_TRUE(absl::IsDataLoss(ErrorOf(folder_.path().string()))) << index.substr(0, 40);
   }
 }
@@ -210,8 +210,8 @@ TEST_F(CheckpointTest, NumbersThatCannotBeAreRefused) {
 TEST_F(CheckpointTest, AnIndexOfAnotherProgramIsRead) {
   WriteFile(0, 2, {AllOfV()});
   WriteFile(1, 2, {});
-  WriteBytes(index_, StrCat(R"({"metadata": {"total_size": 8}, "weight_map": {"v": ")",
-                            CheckpointFileName(0, 2), R"("}})"));
+  WriteFileBytes(index_, StrCat(R"({"metadata": {"total_size": 8}, "weight_map": {"v": ")",
+                                CheckpointFileName(0, 2), R"("}})"));
   EXPECT_TRUE(ErrorOf(folder_.path().string()).ok()) << ErrorOf(folder_.path().string());
 }
 
@@ -221,7 +221,8 @@ TEST_F(CheckpointTest, ATensorLargerThanTheMachineIsNotRead) {
   const std::string header =
       R"({"w":{"dtype":"F32","shape":[1099511627776],"data_offsets":[0,4398046511104]}})";
   const uint64_t length = header.size();
-  WriteBytes(path, std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + header);
+  WriteFileBytes(path,
+                 std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + header);
   std::error_code error;
   std::filesystem::resize_file(path, sizeof(length) + length + (uint64_t{4} << 40), error);
   if (error) GTEST_SKIP() << "no files of 4 TiB here: " << error.message();
@@ -244,10 +245,10 @@ TEST_F(CheckpointTest, AllPartsAreVerified) {
   EXPECT_TRUE(verify().ok()) << verify();
   for (const uint32_t index : {0, 1}) {
     const std::string path = folder_.Path(CheckpointFileName(index, 2));
-    const std::string bytes = ReadBytes(path);
-    WriteBytes(path, bytes.substr(0, bytes.size() - 1) + "!");
+    const std::string bytes = ReadFileBytes(path);
+    WriteFileBytes(path, bytes.substr(0, bytes.size() - 1) + "!");
     EXPECT_TRUE(absl::IsDataLoss(verify())) << index;
-    WriteBytes(path, bytes);
+    WriteFileBytes(path, bytes);
   }
 }
 

@@ -17,7 +17,7 @@ namespace {
 using control::AsData;
 
 // Added for the answers of nodes, which keep the timeout themselves.
-constexpr absl::Duration kAnswerTime = absl::Seconds(2);
+constexpr absl::Duration kProbeAnswerTime = absl::Seconds(2);
 
 // Whether a planner can use the rate that a node reports.
 bool IsRate(double value) { return std::isfinite(value) && value > 0; }
@@ -78,7 +78,7 @@ class Probe {
                 return std::move(status);
               });
         },
-        "the probe of the links", timeout_ + kAnswerTime);
+        "the probe of the links", timeout_ + kProbeAnswerTime);
   }
 
   template <typename Response>

@@ -29,7 +29,7 @@ using testing::kWidth;
 using ::testing::SizeIs;
 
 // Devices that fetch x in two micro-batches, two in each of two processes.
-planner::Plan MakePlan() {
+planner::Plan MakeSessionPlan() {
   EnginePlanBuilder b(2);
   for (int i = 0; i < 4; ++i) {
     const uint32_t d = b.AddDevice();
@@ -221,7 +221,7 @@ class ClusterSessionTest : public ::testing::Test, public kj::TaskSet::ErrorHand
     scope_.poll();
   }
 
-  const planner::Plan plan_ = MakePlan();
+  const planner::Plan plan_ = MakeSessionPlan();
   std::vector<std::shared_ptr<StepBuffers>> buffers_;
   Listener listener_;
   kj::EventLoop loop_;

@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 // Processes that end when the test says so.
-class FakeLauncher final : public Launcher {
+class SilentLauncher final : public Launcher {
  public:
   void SetEvents(Events) override {}
   absl::StatusOr<LaunchedProcess> Launch(const LaunchCommand&) override {
@@ -61,7 +61,7 @@ class FailureDetectorTest : public ::testing::Test {
   kj::EventLoop loop_;
   kj::WaitScope scope_{loop_};
   kj::TimerImpl timer_{kj::origin<kj::TimePoint>()};
-  FakeLauncher launcher_;
+  SilentLauncher launcher_;
   bool answers_ = true;
   std::vector<std::string> losses_;
   bool is_orderly_ = false;  // the last one

@@ -13,9 +13,10 @@
 namespace penstock::actors {
 namespace {
 
-class TestNode final : public control::Node::Server {
+class HeartbeatNode final : public control::Node::Server {
  public:
-  explicit TestNode(std::function<kj::Promise<void>()> on_ping) : on_ping_(std::move(on_ping)) {}
+  explicit HeartbeatNode(std::function<kj::Promise<void>()> on_ping)
+      : on_ping_(std::move(on_ping)) {}
   kj::Promise<void> ping(PingContext) override { return on_ping_(); }
 
  private:
@@ -42,7 +43,7 @@ class HeartbeatTest : public ::testing::Test {
              const std::function<bool()>& is_reached) {
     Await([&] {
       heartbeat_.emplace(
-          loop_->timer(), kj::heap<TestNode>([this, on_ping] {
+          loop_->timer(), kj::heap<HeartbeatNode>([this, on_ping] {
             ++num_pings_;
             return on_ping();
           }),

@@ -23,8 +23,8 @@ namespace {
 // Begins a report; programs do not print it.
 constexpr char kMark = '\x1f';
 constexpr char kKinds[] = {'L', 'X', 'F'};  // by AgentReport::Kind
-constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
-constexpr absl::Duration kStartTimeout = absl::Seconds(30);
+constexpr kj::Duration kAgentPollInterval = 10 * kj::MILLISECONDS;
+constexpr absl::Duration kAgentStartTimeout = absl::Seconds(30);
 // How long nodes have to end by themselves, and to say why, once the end of the job is certain: the
 // nodes of this host have ended, or nobody reads what is told. Nodes below that are left then are
 // out of reach.
@@ -108,7 +108,7 @@ class Agent {
     } else if (now - end_began_ > kEndGrace) {
       return kj::READY_NOW;
     }
-    return loop_.timer().afterDelay(kPollInterval).then([this] { return AwaitEnd(); });
+    return loop_.timer().afterDelay(kAgentPollInterval).then([this] { return AwaitEnd(); });
   }
 
   void Close() { launcher_ = nullptr; }  // kills what still runs
@@ -192,7 +192,7 @@ absl::Status RunHostAgent(const HostAgentOptions& options) {
   ASSIGN_OR_RETURN(const std::unique_ptr<control::ControlLoop> loop, control::ControlLoop::Start());
   Agent agent(*loop, options);
   absl::Status status = loop->Await([&agent]() -> control::StatusPromise { return agent.Start(); },
-                                    kStartTimeout, "the start of the nodes");
+                                    kAgentStartTimeout, "the start of the nodes");
   if (status.ok()) {
     status = loop->Await([&agent] { return agent.AwaitEnd(); }, absl::InfiniteDuration(),
                          "the end of the nodes");
@@ -202,7 +202,7 @@ absl::Status RunHostAgent(const HostAgentOptions& options) {
         agent.Close();
         return kj::READY_NOW;
       },
-      kStartTimeout, "the end of the agent");
+      kAgentStartTimeout, "the end of the agent");
   return status;
 }
 

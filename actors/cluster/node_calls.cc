@@ -9,7 +9,7 @@
 namespace penstock::actors {
 namespace {
 
-constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
+constexpr kj::Duration kCallPollInterval = 10 * kj::MILLISECONDS;
 constexpr size_t kMaxAddressBytes = size_t{1} << 20;
 
 }  // namespace
@@ -51,7 +51,7 @@ kj::Promise<void> NodeCalls::AwaitLoss(kj::TimePoint deadline, absl::Status* sta
     return kj::READY_NOW;
   }
   if (loop_.timer().now() >= deadline) return kj::READY_NOW;
-  return loop_.timer().afterDelay(kPollInterval).then([this, deadline, status] {
+  return loop_.timer().afterDelay(kCallPollInterval).then([this, deadline, status] {
     return AwaitLoss(deadline, status);
   });
 }

@@ -23,7 +23,7 @@
 namespace penstock::actors {
 namespace {
 
-constexpr kj::Duration kAcceptPause = 100 * kj::MILLISECONDS;
+constexpr kj::Duration kStatusAcceptPause = 100 * kj::MILLISECONDS;
 constexpr absl::Duration kOpenTimeout = absl::Seconds(5);
 
 class MonitorServer final : public control::Monitor::Server {
@@ -112,7 +112,7 @@ class StatusPort::Impl final : public kj::TaskSet::ErrorHandler {
               return kj::READY_NOW;
             },
             [this](const kj::Exception&) -> kj::Promise<void> {
-              return loop_->timer().afterDelay(kAcceptPause);
+              return loop_->timer().afterDelay(kStatusAcceptPause);
             })
         .then([this] { return Accept(); });
   }

@@ -27,7 +27,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using State = DeviceSnapshot::State;
 
-constexpr absl::Duration kTimeout = absl::Seconds(20);
+constexpr absl::Duration kStatusPortTimeout = absl::Seconds(20);
 
 JobStatus SomeStatus() {
   JobStatus status;
@@ -77,17 +77,17 @@ JobStatus SomeStatus() {
 }
 
 // A connection that does not speak the protocol.
-class RawConnection {
+class StatusConnection {
  public:
-  explicit RawConnection(const std::string& path)
+  explicit StatusConnection(const std::string& path)
       : fd_(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_un address = {};
     address.sun_family = AF_UNIX;
     strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
     EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   }
-  RawConnection(RawConnection&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  ~RawConnection() {
+  StatusConnection(StatusConnection&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  ~StatusConnection() {
     if (fd_ >= 0) close(fd_);
   }
   void Say(std::string_view bytes) { (void)!send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
@@ -110,7 +110,9 @@ class StatusPortTest : public ::testing::Test {
     port_ = *std::move(port);
   }
 
-  absl::StatusOr<JobStatus> Ask() { return client_->Ask({"unix:" + path_, ""}, kTimeout); }
+  absl::StatusOr<JobStatus> Ask() {
+    return client_->Ask({"unix:" + path_, ""}, kStatusPortTimeout);
+  }
 
   const testing::TempFolder folder_;
   const std::string path_ = folder_.Path("job.sock");
@@ -218,7 +220,7 @@ TEST_F(StatusPortTest, APathThatIsTooLongIsRefused) {
 
 TEST_F(StatusPortTest, SilentAndHostileClientsBlockNobody) {
   Open([] { return SomeStatus(); });
-  std::vector<RawConnection> others;
+  std::vector<StatusConnection> others;
   for (size_t i = 0; i < 3 * kMaxStatusConnections; ++i) {
     others.emplace_back(path_);
     if (i % 3 == 1) others.back().Say("GET / HTTP/1.0\r\n\r\n");

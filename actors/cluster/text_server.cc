@@ -24,7 +24,7 @@ namespace {
 using control::ControlLoop;
 using control::Questions;
 
-constexpr kj::Duration kAcceptPause = 100 * kj::MILLISECONDS;
+constexpr kj::Duration kTextAcceptPause = 100 * kj::MILLISECONDS;
 constexpr absl::Duration kStartTimeout = absl::Seconds(5);
 constexpr kj::Duration kHeaderTimeout = 5 * kj::SECONDS;
 
@@ -169,7 +169,7 @@ class TextServer::Impl final : public kj::TaskSet::ErrorHandler {
               return kj::READY_NOW;
             },
             [this](const kj::Exception&) -> kj::Promise<void> {
-              return loop_->timer().afterDelay(kAcceptPause);
+              return loop_->timer().afterDelay(kTextAcceptPause);
             })
         .then([this] { return Accept(); });
   }

@@ -11,7 +11,7 @@ namespace penstock::actors {
 namespace {
 
 // A sleep ends after this even if nobody calls, so that a lost wake-up costs time and not progress.
-constexpr int kSleepMs = 100;
+constexpr int kCommunicationSleepMs = 100;
 // Without a sleep: see Transport::Wait.
 constexpr std::chrono::seconds kLongestWork{1};
 
@@ -55,7 +55,7 @@ void CommunicationActor::act() {
     if (Work(commands) || is_stopping_) {
       waker_->CancelSleep();
     } else {
-      transport_->Wait(waker_->fd(), waker_->fd() < 0 ? 1 : kSleepMs);
+      transport_->Wait(waker_->fd(), waker_->fd() < 0 ? 1 : kCommunicationSleepMs);
       last_wait = std::chrono::steady_clock::now();
       waker_->EndSleep();
     }

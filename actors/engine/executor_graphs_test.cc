@@ -41,7 +41,7 @@ class ExecutorGraphsTest : public ::testing::Test {
   planner::PolicyRegistry policies_ = planner::BuiltinPolicies();
 };
 
-Tensor FeedOf(int64_t microbatches, double base) {
+Tensor GraphFeed(int64_t microbatches, double base) {
   Tensor feed({DType::kF64, {microbatches, kWidth}});
   for (int64_t i = 0; i < feed.num_elements(); ++i) feed.As<double>()[i] = base + i;
   return feed;
@@ -90,7 +90,7 @@ constexpr int kSteps = 12;
 std::vector<double> Results(EngineHarness& harness) {
   std::vector<double> results;
   for (int step = 0; step < kSteps; step += 3) {
-    for (int i = 0; i < 3; ++i) harness.Submit({FeedOf(kMicrobatches, 1000 * (step + i))});
+    for (int i = 0; i < 3; ++i) harness.Submit({GraphFeed(kMicrobatches, 1000 * (step + i))});
     EXPECT_TRUE(harness.RunUntilDone());
     for (int i = 0; i < 3; ++i) {
       const Tensor& fetched = harness.fetched(step + i, 0);
@@ -142,7 +142,7 @@ TEST_F(ExecutorGraphsTest, AnErrorInAGraphNamesActorStepAndMicrobatch) {
     std::unique_ptr<EngineHarness> harness = Start(TrainingPlan("t.fail"), options);
     ASSERT_NE(harness, nullptr);
     for (int step = 0; step < 7; ++step) {
-      harness->Submit({FeedOf(kMicrobatches, 1)});
+      harness->Submit({GraphFeed(kMicrobatches, 1)});
       ASSERT_TRUE(harness->RunUntilDone());
       if (step < 6) {
         EXPECT_EQ(harness->StepStatus(step), absl::OkStatus());
@@ -152,7 +152,7 @@ TEST_F(ExecutorGraphsTest, AnErrorInAGraphNamesActorStepAndMicrobatch) {
     EXPECT_THAT(std::string(harness->StepStatus(6).message()),
                 HasSubstr("actor out on device 0, step 7, micro-batch 1: "));
     // The graphs are good for further steps.
-    harness->Submit({FeedOf(kMicrobatches, 1)});
+    harness->Submit({GraphFeed(kMicrobatches, 1)});
     ASSERT_TRUE(harness->RunUntilDone());
     EXPECT_EQ(harness->StepStatus(7), absl::OkStatus());
   }

@@ -132,7 +132,8 @@ TEST_F(ExecutorTest, DiamondWaitsForBothSides) {
 
 // One device that trains: F stashes k micro-batches for B, B accumulates a gradient over M, the
 // update adds it to the state that the next step's F reads.
-planner::Plan TrainingPlan(uint32_t microbatches, uint32_t credits, const std::string& policy) {
+planner::Plan ExecutorTrainingPlan(uint32_t microbatches, uint32_t credits,
+                                   const std::string& policy) {
   EnginePlanBuilder b(microbatches, policy);
   const uint32_t d = b.AddDevice();
   const uint32_t w = b.AddState(d, "w", "ones");
@@ -161,7 +162,7 @@ TEST_F(ExecutorTest, TrainingStepAccumulatesAndUpdates) {
     const uint32_t credits = std::string(policy) == "gpipe" ? 3 : 1;
     // The harness does not initialise states: w begins as 0.
     ForSeeds(
-        TrainingPlan(3, credits, policy),
+        ExecutorTrainingPlan(3, credits, policy),
         [](EngineHarness& harness) {
           for (int step = 0; step < 3; ++step) harness.Submit({FeedOf(3, 1000 * step)});
           ASSERT_TRUE(harness.RunUntilDone());
@@ -180,7 +181,7 @@ TEST_F(ExecutorTest, TrainingStepAccumulatesAndUpdates) {
 
 TEST_F(ExecutorTest, TooFewCreditsForThePolicyStopAndAreNamed) {
   HarnessOptions options;
-  std::unique_ptr<EngineHarness> harness = Start(TrainingPlan(3, 2, "gpipe"), options);
+  std::unique_ptr<EngineHarness> harness = Start(ExecutorTrainingPlan(3, 2, "gpipe"), options);
   ASSERT_NE(harness, nullptr);
   harness->Submit({FeedOf(3, 0)});
   EXPECT_FALSE(harness->RunUntilDone());

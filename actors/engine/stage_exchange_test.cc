@@ -27,12 +27,12 @@ using testing::EnginePlanBuilder;
 using ::testing::IsEmpty;
 using testing::kWidth;
 
-constexpr uint32_t kMicrobatches = 6;
+constexpr uint32_t kStageExchangeMicrobatches = 6;
 
 // F of three devices of one stage add up what they have of each micro-batch, so they have to run
 // their phases in one order; B do so again with what F has stashed, and add it up over the step.
-planner::Plan SumPlan(const std::string& policy) {
-  EnginePlanBuilder b(kMicrobatches, policy);
+planner::Plan StageSumPlan(const std::string& policy) {
+  EnginePlanBuilder b(kStageExchangeMicrobatches, policy);
   const std::vector<uint32_t> devices = {0, 1, 2};
   for (size_t i = 0; i < devices.size(); ++i) b.AddDevice();
   const std::vector<int64_t> counts = {2, 1, 1};
@@ -40,7 +40,7 @@ planner::Plan SumPlan(const std::string& policy) {
   const uint32_t backward = b.AddCollectiveSpec(CollectiveKind::kAllReduce, devices, counts, true);
   for (const uint32_t d : devices) {
     const uint32_t x = b.AddRegister(d);
-    const uint32_t stash = b.AddRegister(d, kMicrobatches);
+    const uint32_t stash = b.AddRegister(d, kStageExchangeMicrobatches);
     const uint32_t y = b.AddRegister(d);
     const uint32_t sum = b.AddRegister(d, 1, false);
     b.BeginPhase(d, "F", PhaseKind::kForward);
@@ -51,11 +51,11 @@ planner::Plan SumPlan(const std::string& policy) {
     const uint32_t again = b.AddCollective(d, "reduce again", backward, stash, y);
     const uint32_t add = b.AddKernel(d, "add", "t.sum", {y}, {sum}, {}, true);
     b.AddChannel(d, again, add);
-    b.AddChannel(d, reduce, again, 1, 1, kMicrobatches);
+    b.AddChannel(d, reduce, again, 1, 1, kStageExchangeMicrobatches);
     b.BeginPhase(d, "after", PhaseKind::kAfterStep, planner::Lane::kPerStep, false);
     const uint32_t last =
         d == 0 ? b.AddFetch(d, "out", sum) : b.AddKernel(d, "sink", "t.affine", {sum}, {sum});
-    b.AddChannel(d, add, last, 1, kMicrobatches, kMicrobatches);
+    b.AddChannel(d, add, last, 1, kStageExchangeMicrobatches, kStageExchangeMicrobatches);
   }
   return b.Build();
 }
@@ -63,7 +63,7 @@ planner::Plan SumPlan(const std::string& policy) {
 class StageExchangeTest : public ::testing::Test {
  protected:
   std::unique_ptr<EngineHarness> Start(const testing::HarnessOptions& options) {
-    auto harness = EngineHarness::Create(SumPlan("any"), options, kernels_, policies_);
+    auto harness = EngineHarness::Create(StageSumPlan("any"), options, kernels_, policies_);
     EXPECT_TRUE(harness.ok()) << harness.status();
     return harness.ok() ? *std::move(harness) : nullptr;
   }
@@ -101,7 +101,8 @@ TEST_F(StageExchangeTest, AllDevicesFollowTheChoicesOfOne) {
     for (int step = 0; step < 4; ++step) {
       for (int i = 0; i < kWidth; ++i) {
         double sum = 0;
-        for (uint32_t m = 0; m < kMicrobatches; ++m) sum += 9 * (100 * step + 10 * m + i);
+        for (uint32_t m = 0; m < kStageExchangeMicrobatches; ++m)
+          sum += 9 * (100 * step + 10 * m + i);
         EXPECT_EQ(harness->fetched(step, 0).As<double>()[i], sum);
       }
     }
@@ -117,7 +118,8 @@ TEST_F(StageExchangeTest, ThePolicySeesWhatAllDevicesHaveDone) {
     if (chunk.issued[1] < chunk.completed[0]) {
       return planner::PhaseChoice{PhaseKind::kBackward, chunk.issued[1]};
     }
-    if (chunk.issued[0] > chunk.issued[1] || chunk.issued[0] == kMicrobatches) return std::nullopt;
+    if (chunk.issued[0] > chunk.issued[1] || chunk.issued[0] == kStageExchangeMicrobatches)
+      return std::nullopt;
     return planner::PhaseChoice{PhaseKind::kForward, chunk.issued[0]};
   });
   testing::HarnessOptions options;
@@ -131,7 +133,7 @@ TEST_F(StageExchangeTest, ThePolicySeesWhatAllDevicesHaveDone) {
 }
 
 TEST_F(StageExchangeTest, ItsMessagesCountAsCommunication) {
-  const planner::Plan plan = SumPlan("any");
+  const planner::Plan plan = StageSumPlan("any");
   EXPECT_EQ(DecidingDevice(plan.stages[0]), 0u);
   EXPECT_THAT(StagePeersOf(plan, 0), ElementsAre(1, 2));
   EXPECT_THAT(StagePeersOf(plan, 2), ElementsAre(0));

@@ -9,6 +9,8 @@
 namespace penstock::actors {
 namespace {
 
+using penstock::ToString;  // stage.h declares another
+
 int64_t At(const Shape& values, size_t dim) { return values.empty() ? 0 : values[dim]; }
 
 }  // namespace

@@ -108,9 +108,9 @@ class Gate {
 };
 
 // "t.open" opens the gate, "t.pass" computes until it is open.
-class GateKernel final : public kernels::Kernel {
+class EngineGateKernel final : public kernels::Kernel {
  public:
-  GateKernel(Gate* gate, bool is_opener) : gate_(gate), is_opener_(is_opener) {}
+  EngineGateKernel(Gate* gate, bool is_opener) : gate_(gate), is_opener_(is_opener) {}
   absl::Status Run(const kernels::KernelArgs&) override {
     if (is_opener_) {
       gate_->Open();
@@ -131,7 +131,7 @@ kernels::KernelRegistry GateKernels(Gate* gate) {
     kernels::KernelDef def;
     def.create = [gate, is_opener](const graph::KernelSpec&, Device&,
                                    Stream&) -> absl::StatusOr<std::unique_ptr<kernels::Kernel>> {
-      return std::make_unique<GateKernel>(gate, is_opener);
+      return std::make_unique<EngineGateKernel>(gate, is_opener);
     };
     EXPECT_EQ(registry.Add(is_opener ? "t.open" : "t.pass", std::move(def)), absl::OkStatus());
   }

@@ -10,7 +10,7 @@ using ::testing::ElementsAre;
 using ::testing::Pair;
 
 // Two devices, each with a kernel, a collective of both, and a transfer from 0 to 1.
-planner::Plan MakePlan() {
+planner::Plan MakeCommunicationPlan() {
   planner::Plan plan;
   plan.devices.resize(2);
   for (planner::DevicePlan& device : plan.devices) {
@@ -39,7 +39,7 @@ planner::Plan MakePlan() {
 
 std::vector<std::pair<int64_t, int64_t>> Times(const std::vector<TraceEvent>& events) {
   std::vector<std::pair<int64_t, int64_t>> times;
-  for (const TransferTime& time : TransferTimes(MakePlan(), events)) {
+  for (const TransferTime& time : TransferTimes(MakeCommunicationPlan(), events)) {
     times.emplace_back(time.begin_ns, time.end_ns);
   }
   return times;
@@ -66,7 +66,7 @@ TEST(CommunicationTimesTest, ASendMayBeDoneBeforeItsReceiveIsPosted) {
 
 std::vector<int64_t> MovingTimes(const std::vector<TraceEvent>& events) {
   std::vector<int64_t> times;
-  for (const TransferTime& time : TransferTimes(MakePlan(), events)) {
+  for (const TransferTime& time : TransferTimes(MakeCommunicationPlan(), events)) {
     times.push_back(time.moving_ns);
   }
   return times;

@@ -22,7 +22,7 @@ using planner::kNone;
 using planner::Lane;
 using planner::PhaseKind;
 
-bool IsKnown(const planner::Plan& plan, const TraceEvent& event) {
+bool IsInPlan(const planner::Plan& plan, const TraceEvent& event) {
   if (event.device >= plan.devices.size()) return false;
   const planner::DevicePlan& device = plan.devices[event.device];
   return event.phase < device.phases.size() &&
@@ -37,14 +37,14 @@ int64_t FirstBegin(absl::Span<const TraceEvent> events) {
 
 // --- JSON ----------------------------------------------------------------------------------------
 
-struct Track {
+struct DeviceTrack {
   int number = 0;
   const char* name = nullptr;
 };
 
 constexpr int kNumTracks = 8;  // more than any number of TrackOf
 
-Track TrackOf(const planner::DevicePlan& device, const TraceEvent& event) {
+DeviceTrack TrackOf(const planner::DevicePlan& device, const TraceEvent& event) {
   if (event.actor == kNone) {
     switch (device.phases[event.phase].lane) {
       case Lane::kCompute:
@@ -139,10 +139,10 @@ void WriteTraceJson(const planner::Plan& plan, absl::Span<const TraceEvent> even
   std::vector<std::array<bool, kNumTracks>> named(plan.devices.size());
   for (size_t i = 0; i < events.size(); ++i) {
     const TraceEvent& event = events[i];
-    if (!IsKnown(plan, event)) continue;
+    if (!IsInPlan(plan, event)) continue;
     const planner::DevicePlan& device = plan.devices[event.device];
     const planner::PhasePlan& phase = device.phases[event.phase];
-    const Track track = TrackOf(device, event);
+    const DeviceTrack track = TrackOf(device, event);
     if (!named[event.device][track.number]) {
       named[event.device][track.number] = true;
       list.push_back(Metadata("process_name", event.device, 0,
@@ -183,7 +183,7 @@ void WriteTimelineSvg(const planner::Plan& plan, absl::Span<const TraceEvent> ev
     const TraceEvent& event = events[i];
     const int64_t begin_ns = std::max(transfers[i].begin_ns, window.begin_ns);
     const int64_t end_ns = std::min(transfers[i].begin_ns + transfers[i].moving_ns, window.end_ns);
-    if (begin_ns < end_ns && IsKnown(plan, event)) drawn.push_back({event, begin_ns, end_ns});
+    if (begin_ns < end_ns && IsInPlan(plan, event)) drawn.push_back({event, begin_ns, end_ns});
   }
   const int64_t first = window.begin_ns;
   const double span_ms =

@@ -34,7 +34,7 @@ planner::Plan SmallPlan() {
 }
 
 // The first actor of device 0 sends to the first of device 1.
-planner::Plan TransferPlan() {
+planner::Plan TraceTransferPlan() {
   planner::Plan plan = SmallPlan();
   plan.devices.push_back(plan.devices[0]);
   plan.devices[0].actors[0].kind = planner::ActorKind::kSend;
@@ -95,7 +95,7 @@ TEST(TraceTest, JsonHasATrackForEachKindOfActor) {
 }
 
 TEST(TraceTest, JsonTellsWaitingFromTransfer) {
-  const planner::Plan plan = TransferPlan();
+  const planner::Plan plan = TraceTransferPlan();
   std::ostringstream out;
   WriteTraceJson(
       plan, {{0, 0, 0, 0, 0, 9'000'000, 9'500'000}, {1, 0, 0, 0, 0, 2'000'000, 10'000'000}}, out);
@@ -126,7 +126,7 @@ TEST(TraceTest, SvgShowsWhatTheStepTook) {
 
 // A receive that is posted long before the step does not stretch the drawing.
 TEST(TraceTest, SvgDrawsAReceiveFromWhenItsDataMoved) {
-  const planner::Plan plan = TransferPlan();
+  const planner::Plan plan = TraceTransferPlan();
   std::ostringstream out;
   WriteTimelineSvg(plan, {{0, 0, 0, 0, 3, 15'000'000, 16'000'000}, {1, 0, 0, 0, 3, 0, 17'000'000}},
                    {3, 10'000'000, 20'000'000}, out);
@@ -136,7 +136,7 @@ TEST(TraceTest, SvgDrawsAReceiveFromWhenItsDataMoved) {
 
 // The send of device 0 and the receive of device 1 have rows of their own below the compute lane.
 TEST(TraceTest, SvgHasARowForEachKindOfCommunication) {
-  planner::Plan plan = TransferPlan();
+  planner::Plan plan = TraceTransferPlan();
   const std::vector<TraceEvent> events = {{0, 0, 0, 0, 3, 15'000'000, 16'000'000},
                                           {1, 0, 0, 0, 3, 0, 17'000'000}};
   const auto rows_of = [&] {

@@ -13,7 +13,7 @@
 namespace penstock::graph {
 namespace {
 
-constexpr double kStd = 0.02;
+constexpr double kLlamaStd = 0.02;
 constexpr int64_t kHiddenMultiple = 64;
 
 absl::Status CheckLlama(const ModelConfig& config) {
@@ -40,7 +40,7 @@ absl::Status CheckLlama(const ModelConfig& config) {
 ModelOutputs BuildLlama(GraphBuilder& builder, const ModelConfig& config, ModelUse use,
                         int64_t batch) {
   LayerBuilder layers(builder, config.dtype, use == ModelUse::kTrain ? config.dropout : 0.0);
-  const double output_std = kStd / std::sqrt(2.0 * static_cast<double>(config.layers));
+  const double output_std = kLlamaStd / std::sqrt(2.0 * static_cast<double>(config.layers));
   const LayerBuilder::GroupedHeads heads = {.heads = config.heads,
                                             .key_heads = KvHeads(config),
                                             .rotary_base = config.rotary_base,
@@ -53,7 +53,7 @@ ModelOutputs BuildLlama(GraphBuilder& builder, const ModelConfig& config, ModelU
   if (use == ModelUse::kTrain || use == ModelUse::kEvaluate) {
     outputs.labels = builder.Declare("input", "labels", {DType::kI32, ids});
   }
-  const ValueId wte = layers.Normal("wte", {config.vocabulary, config.width}, kStd);
+  const ValueId wte = layers.Normal("wte", {config.vocabulary, config.width}, kLlamaStd);
   LayerBuilder::AttentionCache cache;
   if (is_generating) {
     cache = {builder.Declare("input", "start", {DType::kI32, {batch}}), config.context};
@@ -65,16 +65,16 @@ ModelOutputs BuildLlama(GraphBuilder& builder, const ModelConfig& config, ModelU
     const NameScope scope(builder, StrCat("h", block));
     const ValueId mixed =
         layers.RotarySelfAttention(layers.RmsNorm(x, "ln1", config.norm_epsilon), "attn", heads,
-                                   kStd, output_std, is_generating ? &cache : nullptr);
+                                   kLlamaStd, output_std, is_generating ? &cache : nullptr);
     x = builder.Add("add", {x, mixed}, {}, "attn.residual");
     const ValueId mapped = layers.SwiGlu(layers.RmsNorm(x, "ln2", config.norm_epsilon), "mlp",
-                                         HiddenUnits(config), kStd, output_std);
+                                         HiddenUnits(config), kLlamaStd, output_std);
     x = builder.Add("add", {x, mapped}, {}, "mlp.residual");
   }
   if (is_generating) x = LastTokens(builder, x);
   x = layers.RmsNorm(x, "ln_f", config.norm_epsilon);
   const ValueId head =
-      config.is_tied ? wte : layers.Normal("head", {config.vocabulary, config.width}, kStd);
+      config.is_tied ? wte : layers.Normal("head", {config.vocabulary, config.width}, kLlamaStd);
   outputs.logits = builder.Add("matmul", {x, head}, {{"transpose_b", true}}, "logits");
   AddLoss(builder, use, kNoValue, &outputs);
   return outputs;

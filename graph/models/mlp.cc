@@ -10,7 +10,7 @@
 namespace penstock::graph {
 namespace {
 
-constexpr double kStd = 0.02;
+constexpr double kMlpStd = 0.02;
 constexpr int64_t kMaxEmbedding = 32;
 constexpr int64_t kMlpRatio = 4;
 
@@ -18,7 +18,7 @@ ModelOutputs BuildMlp(GraphBuilder& builder, const ModelConfig& config, ModelUse
                       int64_t batch) {
   LayerBuilder layers(builder, config.dtype, use == ModelUse::kTrain ? config.dropout : 0.0);
   const int64_t embedding = std::min(config.width, kMaxEmbedding);
-  const double output_std = kStd / std::sqrt(static_cast<double>(config.layers));
+  const double output_std = kMlpStd / std::sqrt(static_cast<double>(config.layers));
   const Shape ids = {batch, config.context};
 
   ModelOutputs outputs;
@@ -26,18 +26,18 @@ ModelOutputs BuildMlp(GraphBuilder& builder, const ModelConfig& config, ModelUse
   if (use != ModelUse::kPredict) {
     outputs.labels = builder.Declare("input", "labels", {DType::kI32, ids});
   }
-  const ValueId wte = layers.Normal("wte", {config.vocabulary, embedding}, kStd);
+  const ValueId wte = layers.Normal("wte", {config.vocabulary, embedding}, kMlpStd);
   ValueId x = builder.Add("reshape", {layers.Embedding(wte, outputs.tokens, "embedded")},
                           {{"shape", AttrValue::Ints({batch, config.context * embedding})}},
                           "concatenated");
-  x = layers.Linear(x, "in", config.width, kStd);
+  x = layers.Linear(x, "in", config.width, kMlpStd);
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     const NameScope scope(builder, StrCat("h", layer));
     const ValueId mapped =
-        layers.Mlp(layers.LayerNorm(x, "ln"), "mlp", kMlpRatio * config.width, kStd, output_std);
+        layers.Mlp(layers.LayerNorm(x, "ln"), "mlp", kMlpRatio * config.width, kMlpStd, output_std);
     x = builder.Add("add", {x, mapped}, {}, "residual");
   }
-  outputs.logits = layers.Linear(layers.LayerNorm(x, "ln_f"), "head", config.vocabulary, kStd);
+  outputs.logits = layers.Linear(layers.LayerNorm(x, "ln_f"), "head", config.vocabulary, kMlpStd);
   if (use != ModelUse::kPredict) {
     const ValueId last = builder.Add("slice", {outputs.labels},
                                      {{"start", AttrValue::Ints({0, config.context - 1})},

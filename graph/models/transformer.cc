@@ -10,8 +10,8 @@
 namespace penstock::graph {
 namespace {
 
-constexpr double kStd = 0.02;
-constexpr int64_t kMlpRatio = 4;
+constexpr double kTransformerStd = 0.02;
+constexpr int64_t kTransformerMlpRatio = 4;
 
 // The position of each token, i32[batch, tokens]; the last one for what lies behind it.
 ValueId PositionsFrom(GraphBuilder& builder, ValueId start, const Shape& ids, int64_t context) {
@@ -42,14 +42,15 @@ absl::Status CheckTransformer(const ModelConfig& config) {
 ValueId AddMlp(LayerBuilder& layers, ValueId x, const WeightScales& scales) {
   if (!layers.builder().status().ok()) return kNoValue;
   const int64_t width = layers.builder().type(x).shape.back();
-  return layers.Mlp(x, "mlp", kMlpRatio * width, scales.std, scales.output_std);
+  return layers.Mlp(x, "mlp", kTransformerMlpRatio * width, scales.std, scales.output_std);
 }
 
 ModelOutputs BuildTransformer(GraphBuilder& builder, const ModelConfig& config, ModelUse use,
                               int64_t batch, const FeedForward& feed_forward) {
   LayerBuilder layers(builder, config.dtype, use == ModelUse::kTrain ? config.dropout : 0.0);
   const WeightScales scales = {
-      .std = kStd, .output_std = kStd / std::sqrt(2.0 * static_cast<double>(config.layers))};
+      .std = kTransformerStd,
+      .output_std = kTransformerStd / std::sqrt(2.0 * static_cast<double>(config.layers))};
   const bool is_generating = use == ModelUse::kGenerate;
   const bool has_labels = use == ModelUse::kTrain || use == ModelUse::kEvaluate;
   const Shape ids = {batch, is_generating ? config.step_tokens : config.context};
@@ -59,8 +60,8 @@ ModelOutputs BuildTransformer(GraphBuilder& builder, const ModelConfig& config, 
   if (has_labels) {
     outputs.labels = builder.Declare("input", "labels", {DType::kI32, ids});
   }
-  const ValueId wte = layers.Normal("wte", {config.vocabulary, config.width}, kStd);
-  const ValueId wpe = layers.Normal("wpe", {config.context, config.width}, kStd);
+  const ValueId wte = layers.Normal("wte", {config.vocabulary, config.width}, kTransformerStd);
+  const ValueId wpe = layers.Normal("wpe", {config.context, config.width}, kTransformerStd);
   LayerBuilder::AttentionCache cache;
   ValueId positions = kNoValue;
   if (is_generating) {

@@ -5,7 +5,7 @@
 namespace penstock::graph::ops {
 namespace {
 
-ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+ValueId AbsGradient(GraphBuilder& builder, const Node& node, ValueId dy) {
   const ValueId is_negative = builder.Add("less", {node.operands[0], ScalarLike(builder, dy, 0)});
   return builder.Add("where", {is_negative, builder.Add("neg", {dy}), dy});
 }
@@ -13,7 +13,7 @@ ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
 }  // namespace
 
 std::unique_ptr<const Op> MakeAbs() {
-  return MakeUnary({.name = "abs", .flops = 1, .gradient = Gradient, .takes_integers = true});
+  return MakeUnary({.name = "abs", .flops = 1, .gradient = AbsGradient, .takes_integers = true});
 }
 
 }  // namespace penstock::graph::ops

@@ -10,7 +10,7 @@
 namespace penstock::graph::ops {
 namespace {
 
-constexpr std::string_view kNames[] = {"w", "g", "m", "v", "step", "lr", "scale"};
+constexpr std::string_view kAdamwNames[] = {"w", "g", "m", "v", "step", "lr", "scale"};
 
 class AdamwOp : public Op {
  public:
@@ -25,10 +25,10 @@ class AdamwOp : public Op {
   int num_results(const OpContext&) const override { return 3; }
   InferredTypes InferTypes(const OpContext& context) const override {
     RETURN_IF_ERROR(CheckFloat(context, 0));
-    for (int i : {1, 2, 3}) RETURN_IF_ERROR(CheckSameType(context, i, 0, kNames));
+    for (int i : {1, 2, 3}) RETURN_IF_ERROR(CheckSameType(context, i, 0, kAdamwNames));
     RETURN_IF_ERROR(
-        CheckOperandType(context, 4, {DType::kI64, {}}, "the number of the step", kNames));
-    for (int i : {5, 6}) RETURN_IF_ERROR(CheckFloatScalar(context, i, 0, kNames));
+        CheckOperandType(context, 4, {DType::kI64, {}}, "the number of the step", kAdamwNames));
+    for (int i : {5, 6}) RETURN_IF_ERROR(CheckFloatScalar(context, i, 0, kAdamwNames));
     return std::vector<TensorType>{context.operands[0], context.operands[2], context.operands[3]};
   }
   ShardingRule Rule(const OpContext& context) const override {

@@ -5,15 +5,18 @@
 namespace penstock::graph::ops {
 namespace {
 
-std::vector<ValueId> Gradient(GraphBuilder& /*builder*/, const Node& /*node*/, ValueId dz) {
+std::vector<ValueId> AddGradient(GraphBuilder& /*builder*/, const Node& /*node*/, ValueId dz) {
   return {dz, dz};
 }
 
 }  // namespace
 
 std::unique_ptr<const Op> MakeAdd() {
-  return MakeBinary(
-      {.name = "add", .flops = 1, .gradient = Gradient, .linear = {{0, 1}}, .role = OpRole::kAdd});
+  return MakeBinary({.name = "add",
+                     .flops = 1,
+                     .gradient = AddGradient,
+                     .linear = {{0, 1}},
+                     .role = OpRole::kAdd});
 }
 
 }  // namespace penstock::graph::ops

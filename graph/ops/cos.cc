@@ -5,14 +5,14 @@
 namespace penstock::graph::ops {
 namespace {
 
-ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+ValueId CosGradient(GraphBuilder& builder, const Node& node, ValueId dy) {
   return builder.Add("neg", {builder.Add("mul", {dy, builder.Add("sin", {node.operands[0]})})});
 }
 
 }  // namespace
 
 std::unique_ptr<const Op> MakeCos() {
-  return MakeUnary({.name = "cos", .flops = 10, .gradient = Gradient});
+  return MakeUnary({.name = "cos", .flops = 10, .gradient = CosGradient});
 }
 
 }  // namespace penstock::graph::ops

@@ -5,7 +5,7 @@
 namespace penstock::graph::ops {
 namespace {
 
-std::vector<ValueId> Gradient(GraphBuilder& builder, const Node& node, ValueId dz) {
+std::vector<ValueId> DivGradient(GraphBuilder& builder, const Node& node, ValueId dz) {
   const ValueId dx = builder.Add("div", {dz, node.operands[1]});
   return {dx, builder.Add("neg", {builder.Add("mul", {dx, node.results[0]})})};
 }
@@ -13,8 +13,11 @@ std::vector<ValueId> Gradient(GraphBuilder& builder, const Node& node, ValueId d
 }  // namespace
 
 std::unique_ptr<const Op> MakeDiv() {
-  return MakeBinary(
-      {.name = "div", .flops = 4, .gradient = Gradient, .linear = {{0}}, .rounds_integers = true});
+  return MakeBinary({.name = "div",
+                     .flops = 4,
+                     .gradient = DivGradient,
+                     .linear = {{0}},
+                     .rounds_integers = true});
 }
 
 }  // namespace penstock::graph::ops

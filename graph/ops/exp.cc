@@ -5,14 +5,14 @@
 namespace penstock::graph::ops {
 namespace {
 
-ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+ValueId ExpGradient(GraphBuilder& builder, const Node& node, ValueId dy) {
   return builder.Add("mul", {dy, node.results[0]});
 }
 
 }  // namespace
 
 std::unique_ptr<const Op> MakeExp() {
-  return MakeUnary({.name = "exp", .flops = 8, .gradient = Gradient});
+  return MakeUnary({.name = "exp", .flops = 8, .gradient = ExpGradient});
 }
 
 }  // namespace penstock::graph::ops

@@ -5,14 +5,15 @@
 namespace penstock::graph::ops {
 namespace {
 
-ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+ValueId GeluGradient(GraphBuilder& builder, const Node& node, ValueId dy) {
   return builder.Add("gelu_grad", {node.operands[0], dy}, node.attributes);
 }
 
 }  // namespace
 
 std::unique_ptr<const Op> MakeGelu() {
-  return MakeUnary({.name = "gelu", .flops = 15, .gradient = Gradient, .has_approximate = true});
+  return MakeUnary(
+      {.name = "gelu", .flops = 15, .gradient = GeluGradient, .has_approximate = true});
 }
 
 }  // namespace penstock::graph::ops

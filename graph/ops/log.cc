@@ -5,14 +5,14 @@
 namespace penstock::graph::ops {
 namespace {
 
-ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+ValueId LogGradient(GraphBuilder& builder, const Node& node, ValueId dy) {
   return builder.Add("div", {dy, node.operands[0]});
 }
 
 }  // namespace
 
 std::unique_ptr<const Op> MakeLog() {
-  return MakeUnary({.name = "log", .flops = 8, .gradient = Gradient});
+  return MakeUnary({.name = "log", .flops = 8, .gradient = LogGradient});
 }
 
 }  // namespace penstock::graph::ops

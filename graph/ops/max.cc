@@ -5,7 +5,7 @@
 namespace penstock::graph::ops {
 namespace {
 
-std::vector<ValueId> Gradient(GraphBuilder& builder, const Node& node, ValueId dz) {
+std::vector<ValueId> MaxGradient(GraphBuilder& builder, const Node& node, ValueId dz) {
   const ValueId takes_y = builder.Add("less", {node.operands[0], node.operands[1]});
   const ValueId zero = ScalarLike(builder, dz, 0);
   return {builder.Add("where", {takes_y, zero, dz}), builder.Add("where", {takes_y, dz, zero})};
@@ -14,7 +14,7 @@ std::vector<ValueId> Gradient(GraphBuilder& builder, const Node& node, ValueId d
 }  // namespace
 
 std::unique_ptr<const Op> MakeMax() {
-  return MakeBinary({.name = "max", .flops = 1, .gradient = Gradient});
+  return MakeBinary({.name = "max", .flops = 1, .gradient = MaxGradient});
 }
 
 }  // namespace penstock::graph::ops

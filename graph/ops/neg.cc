@@ -5,15 +5,18 @@
 namespace penstock::graph::ops {
 namespace {
 
-ValueId Gradient(GraphBuilder& builder, const Node& /*node*/, ValueId dy) {
+ValueId NegGradient(GraphBuilder& builder, const Node& /*node*/, ValueId dy) {
   return builder.Add("neg", {dy});
 }
 
 }  // namespace
 
 std::unique_ptr<const Op> MakeNeg() {
-  return MakeUnary(
-      {.name = "neg", .flops = 1, .gradient = Gradient, .takes_integers = true, .is_linear = true});
+  return MakeUnary({.name = "neg",
+                    .flops = 1,
+                    .gradient = NegGradient,
+                    .takes_integers = true,
+                    .is_linear = true});
 }
 
 }  // namespace penstock::graph::ops

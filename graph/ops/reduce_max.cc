@@ -6,7 +6,7 @@
 namespace penstock::graph::ops {
 namespace {
 
-ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+ValueId ReduceMaxGradient(GraphBuilder& builder, const Node& node, ValueId dy) {
   const ValueId y = BroadcastReduced(builder, node, node.results[0]);
   const ValueId is_max = builder.Add("equal", {node.operands[0], y});
   const ValueId mask = builder.Add("cast", {is_max}, {{"dtype", builder.type(dy).dtype}});
@@ -21,7 +21,7 @@ std::unique_ptr<const Op> MakeReduceMax() {
   return MakeReduction({.name = "reduce_max",
                         .reduction = Reduction::kMax,
                         .takes_integers = true,
-                        .gradient = Gradient});
+                        .gradient = ReduceMaxGradient});
 }
 
 }  // namespace penstock::graph::ops

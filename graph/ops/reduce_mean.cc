@@ -5,7 +5,7 @@
 namespace penstock::graph::ops {
 namespace {
 
-ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+ValueId ReduceMeanGradient(GraphBuilder& builder, const Node& node, ValueId dy) {
   const Shape shape = builder.type(node.operands[0]).shape;
   double count = 1;
   for (int64_t axis : ReducedAxes(node.attributes, static_cast<int>(shape.size()))) {
@@ -18,7 +18,7 @@ ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
 }  // namespace
 
 std::unique_ptr<const Op> MakeReduceMean() {
-  return MakeReduction({.name = "reduce_mean", .is_linear = true, .gradient = Gradient});
+  return MakeReduction({.name = "reduce_mean", .is_linear = true, .gradient = ReduceMeanGradient});
 }
 
 }  // namespace penstock::graph::ops

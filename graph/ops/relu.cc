@@ -5,7 +5,7 @@
 namespace penstock::graph::ops {
 namespace {
 
-ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+ValueId ReluGradient(GraphBuilder& builder, const Node& node, ValueId dy) {
   const ValueId zero = ScalarLike(builder, dy, 0);
   const ValueId is_positive = builder.Add("greater", {node.operands[0], zero});
   return builder.Add("where", {is_positive, dy, zero});
@@ -14,7 +14,7 @@ ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
 }  // namespace
 
 std::unique_ptr<const Op> MakeRelu() {
-  return MakeUnary({.name = "relu", .flops = 1, .gradient = Gradient, .takes_integers = true});
+  return MakeUnary({.name = "relu", .flops = 1, .gradient = ReluGradient, .takes_integers = true});
 }
 
 }  // namespace penstock::graph::ops

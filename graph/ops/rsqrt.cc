@@ -5,7 +5,7 @@
 namespace penstock::graph::ops {
 namespace {
 
-ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+ValueId RsqrtGradient(GraphBuilder& builder, const Node& node, ValueId dy) {
   const ValueId y = node.results[0];
   const ValueId cube = builder.Add("mul", {y, builder.Add("mul", {y, y})});
   const ValueId half = builder.Add("mul", {dy, ScalarLike(builder, dy, -0.5)});
@@ -15,7 +15,7 @@ ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
 }  // namespace
 
 std::unique_ptr<const Op> MakeRsqrt() {
-  return MakeUnary({.name = "rsqrt", .flops = 5, .gradient = Gradient});
+  return MakeUnary({.name = "rsqrt", .flops = 5, .gradient = RsqrtGradient});
 }
 
 }  // namespace penstock::graph::ops

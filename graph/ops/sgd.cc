@@ -9,7 +9,7 @@
 namespace penstock::graph::ops {
 namespace {
 
-constexpr std::string_view kNames[] = {"w", "g", "lr", "scale", "buffer"};
+constexpr std::string_view kSgdNames[] = {"w", "g", "lr", "scale", "buffer"};
 
 class SgdOp : public Op {
  public:
@@ -25,15 +25,15 @@ class SgdOp : public Op {
   }
   InferredTypes InferTypes(const OpContext& context) const override {
     RETURN_IF_ERROR(CheckFloat(context, 0));
-    RETURN_IF_ERROR(CheckSameType(context, 1, 0, kNames));
-    for (int i : {2, 3}) RETURN_IF_ERROR(CheckFloatScalar(context, i, 0, kNames));
+    RETURN_IF_ERROR(CheckSameType(context, 1, 0, kSgdNames));
+    for (int i : {2, 3}) RETURN_IF_ERROR(CheckFloatScalar(context, i, 0, kSgdNames));
     if (context.operands.size() == 4) {
       if (context.attributes.GetDouble("momentum", 0) != 0) {
         return Invalid("momentum needs a buffer as operand 4");
       }
       return std::vector<TensorType>{context.operands[0]};
     }
-    RETURN_IF_ERROR(CheckSameType(context, 4, 0, kNames));
+    RETURN_IF_ERROR(CheckSameType(context, 4, 0, kSgdNames));
     return std::vector<TensorType>{context.operands[0], context.operands[4]};
   }
   ShardingRule Rule(const OpContext& context) const override {

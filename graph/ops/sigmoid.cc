@@ -5,7 +5,7 @@
 namespace penstock::graph::ops {
 namespace {
 
-ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+ValueId SigmoidGradient(GraphBuilder& builder, const Node& node, ValueId dy) {
   const ValueId y = node.results[0];
   const ValueId slope = builder.Add("sub", {y, builder.Add("mul", {y, y})});
   return builder.Add("mul", {dy, slope});
@@ -14,7 +14,7 @@ ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
 }  // namespace
 
 std::unique_ptr<const Op> MakeSigmoid() {
-  return MakeUnary({.name = "sigmoid", .flops = 9, .gradient = Gradient});
+  return MakeUnary({.name = "sigmoid", .flops = 9, .gradient = SigmoidGradient});
 }
 
 }  // namespace penstock::graph::ops

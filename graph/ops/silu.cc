@@ -5,7 +5,7 @@
 namespace penstock::graph::ops {
 namespace {
 
-ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+ValueId SiluGradient(GraphBuilder& builder, const Node& node, ValueId dy) {
   const ValueId y = node.results[0];
   const ValueId s = builder.Add("sigmoid", {node.operands[0]});
   const ValueId rest = builder.Add("sub", {y, builder.Add("mul", {y, s})});
@@ -15,7 +15,7 @@ ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
 }  // namespace
 
 std::unique_ptr<const Op> MakeSilu() {
-  return MakeUnary({.name = "silu", .flops = 10, .gradient = Gradient});
+  return MakeUnary({.name = "silu", .flops = 10, .gradient = SiluGradient});
 }
 
 }  // namespace penstock::graph::ops

@@ -5,14 +5,14 @@
 namespace penstock::graph::ops {
 namespace {
 
-ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+ValueId SinGradient(GraphBuilder& builder, const Node& node, ValueId dy) {
   return builder.Add("mul", {dy, builder.Add("cos", {node.operands[0]})});
 }
 
 }  // namespace
 
 std::unique_ptr<const Op> MakeSin() {
-  return MakeUnary({.name = "sin", .flops = 10, .gradient = Gradient});
+  return MakeUnary({.name = "sin", .flops = 10, .gradient = SinGradient});
 }
 
 }  // namespace penstock::graph::ops

@@ -7,7 +7,7 @@ namespace penstock::graph::ops {
 namespace {
 
 // The factor of the axis is the axis.
-int AxisFactor(const OpContext& context) {
+int GradAxisFactor(const OpContext& context) {
   return AxisOf(context.attributes, -1, static_cast<int>(context.operands[0].shape.size()));
 }
 
@@ -25,12 +25,12 @@ class SoftmaxGradOp : public Op {
   }
   ShardingRule Rule(const OpContext& context) const override {
     ShardingRule rule = ShardingRule::Elementwise(context.operands, context.results);
-    rule.factors[AxisFactor(context)].kind = FactorKind::kNeedReplication;
+    rule.factors[GradAxisFactor(context)].kind = FactorKind::kNeedReplication;
     rule.linear = {{1}};
     return rule;
   }
   std::vector<int> DecomposableFactors(const OpContext& context) const override {
-    return {AxisFactor(context)};
+    return {GradAxisFactor(context)};
   }
   Values Decompose(GraphBuilder& builder, const Node& node,
                    const FactorSplit& /*split*/) const override {

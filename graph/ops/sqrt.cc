@@ -5,7 +5,7 @@
 namespace penstock::graph::ops {
 namespace {
 
-ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+ValueId SqrtGradient(GraphBuilder& builder, const Node& node, ValueId dy) {
   const ValueId half = builder.Add("mul", {dy, ScalarLike(builder, dy, 0.5)});
   return builder.Add("div", {half, node.results[0]});
 }
@@ -13,7 +13,7 @@ ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
 }  // namespace
 
 std::unique_ptr<const Op> MakeSqrt() {
-  return MakeUnary({.name = "sqrt", .flops = 4, .gradient = Gradient});
+  return MakeUnary({.name = "sqrt", .flops = 4, .gradient = SqrtGradient});
 }
 
 }  // namespace penstock::graph::ops

@@ -5,7 +5,7 @@
 namespace penstock::graph::ops {
 namespace {
 
-ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+ValueId SquareGradient(GraphBuilder& builder, const Node& node, ValueId dy) {
   const ValueId x = node.operands[0];
   return builder.Add("mul", {dy, builder.Add("add", {x, x})});
 }
@@ -13,7 +13,8 @@ ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
 }  // namespace
 
 std::unique_ptr<const Op> MakeSquare() {
-  return MakeUnary({.name = "square", .flops = 1, .gradient = Gradient, .takes_integers = true});
+  return MakeUnary(
+      {.name = "square", .flops = 1, .gradient = SquareGradient, .takes_integers = true});
 }
 
 }  // namespace penstock::graph::ops

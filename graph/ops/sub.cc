@@ -5,14 +5,14 @@
 namespace penstock::graph::ops {
 namespace {
 
-std::vector<ValueId> Gradient(GraphBuilder& builder, const Node& /*node*/, ValueId dz) {
+std::vector<ValueId> SubGradient(GraphBuilder& builder, const Node& /*node*/, ValueId dz) {
   return {dz, builder.Add("neg", {dz})};
 }
 
 }  // namespace
 
 std::unique_ptr<const Op> MakeSub() {
-  return MakeBinary({.name = "sub", .flops = 1, .gradient = Gradient, .linear = {{0, 1}}});
+  return MakeBinary({.name = "sub", .flops = 1, .gradient = SubGradient, .linear = {{0, 1}}});
 }
 
 }  // namespace penstock::graph::ops

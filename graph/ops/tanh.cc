@@ -5,7 +5,7 @@
 namespace penstock::graph::ops {
 namespace {
 
-ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
+ValueId TanhGradient(GraphBuilder& builder, const Node& node, ValueId dy) {
   const ValueId y = node.results[0];
   const ValueId square = builder.Add("mul", {y, y});
   return builder.Add("mul", {dy, builder.Add("sub", {ScalarLike(builder, dy, 1), square})});
@@ -14,7 +14,7 @@ ValueId Gradient(GraphBuilder& builder, const Node& node, ValueId dy) {
 }  // namespace
 
 std::unique_ptr<const Op> MakeTanh() {
-  return MakeUnary({.name = "tanh", .flops = 10, .gradient = Gradient});
+  return MakeUnary({.name = "tanh", .flops = 10, .gradient = TanhGradient});
 }
 
 }  // namespace penstock::graph::ops

@@ -26,7 +26,7 @@ class AttentionGrad : public CpuKernel {
   }
 };
 
-size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
+size_t AttentionGradWorkspace(const KernelSpec& spec, int num_threads) {
   return AttentionBytes(spec, [&]<typename T>(std::type_identity<T>) {
     return AttentionGradWorkspaceBytes<T>(SeparateShape(spec, 0), num_threads);
   });
@@ -35,7 +35,7 @@ size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
 }  // namespace
 
 KernelDef AttentionGradKernel() {
-  return {.workspace_bytes = WorkspaceBytes,
+  return {.workspace_bytes = AttentionGradWorkspace,
           .create = CreateAttention<AttentionGrad>,
           .prepare = PrepareAttention};
 }

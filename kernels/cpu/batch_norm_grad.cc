@@ -26,14 +26,14 @@ class BatchNormGrad : public ChannelKernel {
   }
 };
 
-bool CanAlias(const KernelSpec& spec, int input) {
+bool CanAliasBatchNormGrad(const KernelSpec& spec, int input) {
   return input <= 1 && CanAliasElementwise(spec, input);
 }
 
 }  // namespace
 
 KernelDef BatchNormGradKernel() {
-  return {.create = CreateKernel<BatchNormGrad, Floats>, .can_alias = CanAlias};
+  return {.create = CreateKernel<BatchNormGrad, Floats>, .can_alias = CanAliasBatchNormGrad};
 }
 
 }  // namespace penstock::kernels

@@ -32,24 +32,24 @@ class BlockAttention : public CpuKernel {
   }
 };
 
-size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
+size_t BlockAttentionWorkspace(const KernelSpec& spec, int num_threads) {
   return AttentionBytes(spec, [&]<typename T>(std::type_identity<T>) {
     return AttentionWorkspaceBytes<T>(LargestBlock(spec), num_threads);
   });
 }
 
 // The result may take the place of what the queries have so far.
-bool CanAlias(const KernelSpec& spec, int input) {
+bool CanAliasBlockAttention(const KernelSpec& spec, int input) {
   return input == 2 && CanAliasElementwise(spec, input);
 }
 
 }  // namespace
 
 KernelDef BlockAttentionKernel() {
-  return {.workspace_bytes = WorkspaceBytes,
+  return {.workspace_bytes = BlockAttentionWorkspace,
           .create = CreateKernel<BlockAttention, Floats>,
           .prepare = PrepareAttention,
-          .can_alias = CanAlias};
+          .can_alias = CanAliasBlockAttention};
 }
 
 }  // namespace penstock::kernels

@@ -36,7 +36,7 @@ class BlockAttentionGrad : public CpuKernel {
   }
 };
 
-size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
+size_t BlockAttentionGradWorkspace(const KernelSpec& spec, int num_threads) {
   return AttentionBytes(spec, [&]<typename T>(std::type_identity<T>) {
     return AttentionGradWorkspaceBytes<T>(LargestBlock(spec), num_threads);
   });
@@ -45,7 +45,7 @@ size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
 }  // namespace
 
 KernelDef BlockAttentionGradKernel() {
-  return {.workspace_bytes = WorkspaceBytes,
+  return {.workspace_bytes = BlockAttentionGradWorkspace,
           .create = CreateKernel<BlockAttentionGrad, Floats>,
           .prepare = PrepareAttention};
 }

@@ -16,9 +16,9 @@ StridedCopy PlanBroadcast(const KernelSpec& spec) {
 }
 
 template <typename T>
-class Broadcast : public CpuKernel {
+class BroadcastCopy : public CpuKernel {
  public:
-  Broadcast(const KernelSpec& spec, Device& device)
+  BroadcastCopy(const KernelSpec& spec, Device& device)
       : CpuKernel(spec, device), copy_(PlanBroadcast(spec)) {}
 
   absl::Status Run(const KernelArgs& args) override {
@@ -32,6 +32,6 @@ class Broadcast : public CpuKernel {
 
 }  // namespace
 
-KernelDef BroadcastKernel() { return {.create = CreateBySize<Broadcast>}; }
+KernelDef BroadcastKernel() { return {.create = CreateBySize<BroadcastCopy>}; }
 
 }  // namespace penstock::kernels

@@ -156,7 +156,7 @@ class CachedAttention : public CpuKernel {
   }
 };
 
-size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
+size_t CachedAttentionWorkspace(const KernelSpec& spec, int num_threads) {
   const AttentionShape shape = SequenceShape(spec);
   if (shape.queries == 1) {
     return static_cast<size_t>(num_threads) * static_cast<size_t>(shape.keys) *
@@ -167,7 +167,7 @@ size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
   });
 }
 
-KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
+KernelOr CreateCachedAttention(const KernelSpec& spec, Device& device, Stream& stream) {
   RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[2].dtype));
   return CreateKernel<CachedAttention, Floats>(spec, device, stream);
 }
@@ -175,7 +175,9 @@ KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
 }  // namespace
 
 KernelDef CachedAttentionKernel() {
-  return {.workspace_bytes = WorkspaceBytes, .create = Create, .prepare = PrepareAttention};
+  return {.workspace_bytes = CachedAttentionWorkspace,
+          .create = CreateCachedAttention,
+          .prepare = PrepareAttention};
 }
 
 }  // namespace penstock::kernels

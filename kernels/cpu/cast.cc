@@ -53,7 +53,7 @@ class Cast : public CpuKernel {
   }
 };
 
-KernelOr Create(const KernelSpec& spec, Device& device, Stream&) {
+KernelOr CreateCast(const KernelSpec& spec, Device& device, Stream&) {
   RETURN_IF_ERROR(CheckDevice(spec, device));
   const DType from = spec.inputs[0].dtype;
   const DType to = spec.outputs[0].dtype;
@@ -83,6 +83,6 @@ KernelOr Create(const KernelSpec& spec, Device& device, Stream&) {
 
 }  // namespace
 
-KernelDef CastKernel() { return {.create = Create, .can_alias = CanAliasElementwise}; }
+KernelDef CastKernel() { return {.create = CreateCast, .can_alias = CanAliasElementwise}; }
 
 }  // namespace penstock::kernels

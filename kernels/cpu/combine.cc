@@ -49,13 +49,13 @@ class Combine : public CpuKernel {
   Routing routing_;
 };
 
-KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
+KernelOr CreateCombine(const KernelSpec& spec, Device& device, Stream& stream) {
   RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[1].dtype));
   return CreateKernel<Combine, Floats>(spec, device, stream);
 }
 
 }  // namespace
 
-KernelDef CombineKernel() { return {.create = Create}; }
+KernelDef CombineKernel() { return {.create = CreateCombine}; }
 
 }  // namespace penstock::kernels

@@ -36,13 +36,13 @@ class CombineWeightGrad : public CpuKernel {
   Routing routing_;
 };
 
-KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
+KernelOr CreateCombineWeightGrad(const KernelSpec& spec, Device& device, Stream& stream) {
   RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[2].dtype));
   return CreateKernel<CombineWeightGrad, Floats>(spec, device, stream);
 }
 
 }  // namespace
 
-KernelDef CombineWeightGradKernel() { return {.create = Create}; }
+KernelDef CombineWeightGradKernel() { return {.create = CreateCombineWeightGrad}; }
 
 }  // namespace penstock::kernels

@@ -16,12 +16,12 @@ class Copy : public CpuKernel {
   }
 };
 
-KernelOr Create(const KernelSpec& spec, Device& device, Stream&) {
+KernelOr CreateCopy(const KernelSpec& spec, Device& device, Stream&) {
   RETURN_IF_ERROR(CheckDevice(spec, device));
   return std::make_unique<Copy>(spec, device);
 }
 
-bool CanAlias(const KernelSpec& spec, int input) {
+bool CanAliasCopy(const KernelSpec& spec, int input) {
   return spec.inputs[input].num_bytes() == spec.outputs[0].num_bytes();
 }
 
@@ -38,7 +38,7 @@ void CopyBytes(ThreadPool& pool, const void* source, void* target, size_t num_by
                    });
 }
 
-KernelDef CopyDef() { return {.create = Create, .can_alias = CanAlias}; }
+KernelDef CopyDef() { return {.create = CreateCopy, .can_alias = CanAliasCopy}; }
 
 KernelDef CopyKernel() { return CopyDef(); }
 

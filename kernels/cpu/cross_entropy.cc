@@ -54,13 +54,13 @@ class CrossEntropy : public CpuKernel {
   Rows rows_;
 };
 
-KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
+KernelOr CreateCrossEntropy(const KernelSpec& spec, Device& device, Stream& stream) {
   RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[1].dtype));
   return CreateKernel<CrossEntropy, AllFloats>(spec, device, stream);
 }
 
 }  // namespace
 
-KernelDef CrossEntropyKernel() { return {.create = Create}; }
+KernelDef CrossEntropyKernel() { return {.create = CreateCrossEntropy}; }
 
 }  // namespace penstock::kernels

@@ -45,13 +45,15 @@ class CrossEntropyGrad : public CpuKernel {
   Rows rows_;
 };
 
-KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
+KernelOr CreateCrossEntropyGrad(const KernelSpec& spec, Device& device, Stream& stream) {
   RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[1].dtype));
   return CreateKernel<CrossEntropyGrad, AllFloats>(spec, device, stream);
 }
 
 }  // namespace
 
-KernelDef CrossEntropyGradKernel() { return {.create = Create, .can_alias = CanAliasFirst}; }
+KernelDef CrossEntropyGradKernel() {
+  return {.create = CreateCrossEntropyGrad, .can_alias = CanAliasFirst};
+}
 
 }  // namespace penstock::kernels

@@ -67,18 +67,20 @@ class Dispatch : public CpuKernel {
   Routing routing_;
 };
 
-size_t WorkspaceBytes(const KernelSpec& spec, int) {
+size_t DispatchWorkspace(const KernelSpec& spec, int) {
   const Routing routing(spec.inputs[1], spec.outputs[0]);
   return (routing.num_rows() + spec.inputs[1].num_elements()) * sizeof(int64_t);
 }
 
-KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
+KernelOr CreateDispatch(const KernelSpec& spec, Device& device, Stream& stream) {
   RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[1].dtype));
   return CreateKernel<Dispatch, Floats>(spec, device, stream);
 }
 
 }  // namespace
 
-KernelDef DispatchKernel() { return {.workspace_bytes = WorkspaceBytes, .create = Create}; }
+KernelDef DispatchKernel() {
+  return {.workspace_bytes = DispatchWorkspace, .create = CreateDispatch};
+}
 
 }  // namespace penstock::kernels

@@ -234,7 +234,7 @@ Real GeluValue(Real x) {
   const Real u = std::sqrt(2 / Real(M_PIl)) * (x + Real(0.044715) * x * x * x);
   return x / (1 + std::exp(-2 * u));
 }
-Real GeluSlope(Real x) {
+Real SlopeOfGelu(Real x) {
   if (std::isinf(x)) return x > 0 ? 1 : 0;
   const Real root = std::sqrt(2 / Real(M_PIl));
   const Real u = root * (x + Real(0.044715) * x * x * x);
@@ -245,7 +245,7 @@ Real GeluSlope(Real x) {
   return s + product;
 }
 Real ExactGeluValue(Real x) { return x * std::erfc(-x / std::sqrt(Real(2))) / 2; }
-Real ExactGeluSlope(Real x) {
+Real ExactSlopeOfGelu(Real x) {
   if (std::isinf(x)) return x > 0 ? 1 : 0;
   return std::erfc(-x / std::sqrt(Real(2))) / 2 +
          x * std::exp(-x * x / 2) / std::sqrt(2 * Real(M_PIl));
@@ -276,8 +276,8 @@ std::vector<UnaryReference> UnaryReferences() {
       {"sigmoid", [](Real x) { return 1 / (1 + std::exp(-x)); }},
       {"square", [](Real x) { return x * x; }}};
   for (const auto& [approximate, value, slope] :
-       {std::tuple{"tanh", &GeluValue, &GeluSlope},
-        std::tuple{"none", &ExactGeluValue, &ExactGeluSlope}}) {
+       {std::tuple{"tanh", &GeluValue, &SlopeOfGelu},
+        std::tuple{"none", &ExactGeluValue, &ExactSlopeOfGelu}}) {
     const graph::Attributes attributes = {{"approximate", approximate}};
     // The exponents of the tails are some 100, and so are their roundings.
     references.push_back({"gelu", value, attributes, 0, 0, 3e-5});

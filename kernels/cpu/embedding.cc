@@ -35,13 +35,13 @@ class Embedding : public CpuKernel {
   }
 };
 
-KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
+KernelOr CreateEmbedding(const KernelSpec& spec, Device& device, Stream& stream) {
   RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[1].dtype));
   return CreateBySize<Embedding>(spec, device, stream);
 }
 
 }  // namespace
 
-KernelDef EmbeddingKernel() { return {.create = Create}; }
+KernelDef EmbeddingKernel() { return {.create = CreateEmbedding}; }
 
 }  // namespace penstock::kernels

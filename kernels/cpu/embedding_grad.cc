@@ -85,11 +85,11 @@ class EmbeddingGrad : public CpuKernel {
   }
 };
 
-size_t WorkspaceBytes(const KernelSpec& spec, int) {
+size_t EmbeddingGradWorkspace(const KernelSpec& spec, int) {
   return (spec.outputs[0].shape[0] + 1 + spec.inputs[1].num_elements()) * sizeof(int64_t);
 }
 
-KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
+KernelOr CreateEmbeddingGrad(const KernelSpec& spec, Device& device, Stream& stream) {
   RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[1].dtype));
   return CreateKernel<EmbeddingGrad, Floats>(spec, device, stream);
 }
@@ -97,7 +97,9 @@ KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
 }  // namespace
 
 KernelDef EmbeddingGradKernel() {
-  return {.workspace_bytes = WorkspaceBytes, .create = Create, .supports_accumulate = true};
+  return {.workspace_bytes = EmbeddingGradWorkspace,
+          .create = CreateEmbeddingGrad,
+          .supports_accumulate = true};
 }
 
 }  // namespace penstock::kernels

@@ -44,11 +44,11 @@ class ExpertSlots : public CpuKernel {
   int64_t capacity_;
 };
 
-size_t WorkspaceBytes(const KernelSpec& spec, int) {
+size_t ExpertSlotsWorkspace(const KernelSpec& spec, int) {
   return spec.attributes.GetInt("experts", 1) * sizeof(int64_t);
 }
 
-KernelOr Create(const KernelSpec& spec, Device& device, Stream&) {
+KernelOr CreateExpertSlots(const KernelSpec& spec, Device& device, Stream&) {
   RETURN_IF_ERROR(CheckDevice(spec, device));
   RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[0].dtype));
   return std::make_unique<ExpertSlots>(spec, device);
@@ -56,6 +56,8 @@ KernelOr Create(const KernelSpec& spec, Device& device, Stream&) {
 
 }  // namespace
 
-KernelDef ExpertSlotsKernel() { return {.workspace_bytes = WorkspaceBytes, .create = Create}; }
+KernelDef ExpertSlotsKernel() {
+  return {.workspace_bytes = ExpertSlotsWorkspace, .create = CreateExpertSlots};
+}
 
 }  // namespace penstock::kernels

@@ -109,7 +109,7 @@ std::vector<ConvolutionCase> ConvolutionCases() {
 
 TEST_F(ImageKernelsTest, ConvolutionsInSinglePrecisionAreExactOnIntegers) {
   for (const ConvolutionCase& test : ConvolutionCases()) {
-    SCOPED_TRACE(ToString(test.x) + " " + ToString(test.w));
+    SCOPED_TRACE(penstock::ToString(test.x) + " " + penstock::ToString(test.w));
     const std::vector<Tensor> operands = {Draw(test.x, 1, DType::kF32),
                                           Draw(test.w, 2, DType::kF32)};
     const std::vector<Tensor> exact = {Draw(test.x, 1, DType::kF64), Draw(test.w, 2, DType::kF64)};

@@ -48,7 +48,7 @@ bool Overlap(const TileDesc& a, const TileDesc& b) {
   return true;
 }
 
-KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
+KernelOr CreateJoinTiles(const KernelSpec& spec, Device& device, Stream& stream) {
   const TileDesc& whole = spec.outputs[0];
   int64_t num_elements = 0;
   for (size_t i = 0; i < spec.inputs.size(); ++i) {
@@ -73,6 +73,6 @@ KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
 
 }  // namespace
 
-KernelDef JoinTilesKernel() { return {.create = Create}; }
+KernelDef JoinTilesKernel() { return {.create = CreateJoinTiles}; }
 
 }  // namespace penstock::kernels

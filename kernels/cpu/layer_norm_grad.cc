@@ -39,14 +39,15 @@ class LayerNormGrad : public CpuKernel {
   Rows rows_;
 };
 
-bool CanAlias(const KernelSpec& spec, int input) {
+bool CanAliasLayerNormGrad(const KernelSpec& spec, int input) {
   return input <= 1 && CanAliasElementwise(spec, input);
 }
 
 }  // namespace
 
 KernelDef LayerNormGradKernel() {
-  return {.create = CreateKernel<LayerNormGrad, FloatsAndBFloat16>, .can_alias = CanAlias};
+  return {.create = CreateKernel<LayerNormGrad, FloatsAndBFloat16>,
+          .can_alias = CanAliasLayerNormGrad};
 }
 
 }  // namespace penstock::kernels

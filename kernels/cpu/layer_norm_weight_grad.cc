@@ -57,7 +57,7 @@ class LayerNormWeightGrad : public CpuKernel {
   Rows rows_;
 };
 
-KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
+KernelOr CreateLayerNormWeightGrad(const KernelSpec& spec, Device& device, Stream& stream) {
   // Of operands of 16 bits, results in f32 only.
   if (IsHalf(spec.outputs[0].dtype)) return UnsupportedDType(spec.op, spec.outputs[0].dtype);
   return CreateKernel<LayerNormWeightGrad, FloatsAndBFloat16>(spec, device, stream);
@@ -65,6 +65,8 @@ KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
 
 }  // namespace
 
-KernelDef LayerNormWeightGradKernel() { return {.create = Create, .supports_accumulate = true}; }
+KernelDef LayerNormWeightGradKernel() {
+  return {.create = CreateLayerNormWeightGrad, .supports_accumulate = true};
+}
 
 }  // namespace penstock::kernels

@@ -30,13 +30,13 @@ class Pick : public CpuKernel {
   Rows rows_;
 };
 
-KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
+KernelOr CreatePick(const KernelSpec& spec, Device& device, Stream& stream) {
   RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[1].dtype));
   return CreateBySize<Pick>(spec, device, stream);
 }
 
 }  // namespace
 
-KernelDef PickKernel() { return {.create = Create}; }
+KernelDef PickKernel() { return {.create = CreatePick}; }
 
 }  // namespace penstock::kernels

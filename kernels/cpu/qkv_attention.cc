@@ -20,7 +20,7 @@ class QkvAttention : public CpuKernel {
   }
 };
 
-size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
+size_t QkvAttentionWorkspace(const KernelSpec& spec, int num_threads) {
   return AttentionBytes(spec, [&]<typename T>(std::type_identity<T>) {
     return AttentionWorkspaceBytes<T>(PackedShape(spec, 0), num_threads);
   });
@@ -29,7 +29,7 @@ size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
 }  // namespace
 
 KernelDef QkvAttentionKernel() {
-  return {.workspace_bytes = WorkspaceBytes,
+  return {.workspace_bytes = QkvAttentionWorkspace,
           .create = CreateAttention<QkvAttention>,
           .prepare = PrepareAttention};
 }

@@ -27,7 +27,7 @@ class QkvAttentionGrad : public CpuKernel {
   }
 };
 
-size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
+size_t QkvAttentionGradWorkspace(const KernelSpec& spec, int num_threads) {
   return AttentionBytes(spec, [&]<typename T>(std::type_identity<T>) {
     return AttentionGradWorkspaceBytes<T>(PackedShape(spec, 0), num_threads);
   });
@@ -36,7 +36,7 @@ size_t WorkspaceBytes(const KernelSpec& spec, int num_threads) {
 }  // namespace
 
 KernelDef QkvAttentionGradKernel() {
-  return {.workspace_bytes = WorkspaceBytes,
+  return {.workspace_bytes = QkvAttentionGradWorkspace,
           .create = CreateAttention<QkvAttentionGrad>,
           .prepare = PrepareAttention};
 }

@@ -35,14 +35,14 @@ class RmsNormGrad : public CpuKernel {
   Rows rows_;
 };
 
-bool CanAlias(const KernelSpec& spec, int input) {
+bool CanAliasRmsNormGrad(const KernelSpec& spec, int input) {
   return input <= 1 && CanAliasElementwise(spec, input);
 }
 
 }  // namespace
 
 KernelDef RmsNormGradKernel() {
-  return {.create = CreateKernel<RmsNormGrad, Floats>, .can_alias = CanAlias};
+  return {.create = CreateKernel<RmsNormGrad, Floats>, .can_alias = CanAliasRmsNormGrad};
 }
 
 }  // namespace penstock::kernels

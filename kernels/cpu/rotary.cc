@@ -84,13 +84,13 @@ class Rotary : public CpuKernel {
   std::vector<double> frequencies_;  // radians a position
 };
 
-KernelOr Create(const KernelSpec& spec, Device& device, Stream& stream) {
+KernelOr CreateRotary(const KernelSpec& spec, Device& device, Stream& stream) {
   if (spec.inputs.size() > 1) RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[1].dtype));
   return CreateKernel<Rotary, Floats>(spec, device, stream);
 }
 
 }  // namespace
 
-KernelDef RotaryKernel() { return {.create = Create, .can_alias = CanAliasFirst}; }
+KernelDef RotaryKernel() { return {.create = CreateRotary, .can_alias = CanAliasFirst}; }
 
 }  // namespace penstock::kernels

@@ -39,12 +39,12 @@ class SumSquares : public CpuKernel {
   }
 };
 
-size_t WorkspaceBytes(const KernelSpec& spec, int) { return NumChunks(spec) * sizeof(double); }
+size_t SumSquaresWorkspace(const KernelSpec& spec, int) { return NumChunks(spec) * sizeof(double); }
 
 }  // namespace
 
 KernelDef SumSquaresKernel() {
-  return {.workspace_bytes = WorkspaceBytes,
+  return {.workspace_bytes = SumSquaresWorkspace,
           .create = CreateKernel<SumSquares, Floats>,
           .supports_accumulate = true};
 }

@@ -27,7 +27,7 @@ constexpr int64_t kMany = 1'000'000;
 // 1024 u: docs/OPERATORS.md.
 constexpr double kAttentionTolerance = 1024 * 0x1p-24;
 
-AttrValue Ints(std::vector<int64_t> values) { return AttrValue::Ints(values); }
+AttrValue SumInts(std::vector<int64_t> values) { return AttrValue::Ints(values); }
 
 struct SumOperand {
   Shape shape;
@@ -47,7 +47,7 @@ struct SumCase {
 
 std::vector<SumCase> SumCases() {
   const auto axes = [](std::vector<int64_t> values) {
-    return graph::Attributes{{"axes", Ints(std::move(values))}};
+    return graph::Attributes{{"axes", SumInts(std::move(values))}};
   };
   std::vector<SumCase> cases;
   for (const char* op : {"reduce_sum", "reduce_mean"}) {
@@ -217,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(Kernels, SumCaseTest, ::testing::ValuesIn(SumCases()),
 // The f64 sums that others are measured by, against what they are.
 TEST(SumTest, DoublesAreExactToTheirDigits) {
   for (const Shape& shape : {Shape{kMany}, Shape{kMany, 3}}) {
-    const SumCase test = {"reduce_sum", {{"axes", Ints({0})}}, {{shape}}};
+    const SumCase test = {"reduce_sum", {{"axes", SumInts({0})}}, {{shape}}};
     const std::vector<Tensor> sums = RunCase(test, DType::kF64, /*is_constant=*/true, 1);
     ASSERT_EQ(sums.size(), 1);
     const double expected = static_cast<double>(0.1f) * static_cast<double>(kMany);
@@ -236,7 +236,7 @@ TEST(SumTest, MicrobatchesAddUpInTheResultsType) {
     spec.op = op;
     const bool is_reduction = spec.op == "reduce_sum";
     const TileDesc rows = testing::WholeTile({DType::kF32, {1, 20}});
-    if (is_reduction) spec.attributes = {{"axes", Ints({0})}};
+    if (is_reduction) spec.attributes = {{"axes", SumInts({0})}};
     spec.inputs = {is_reduction ? rows : tile};
     spec.outputs = {tile};
     spec.accumulate = true;
@@ -275,7 +275,7 @@ TEST(SumTest, RowsAndColumnsOfAnyLength) {
     }
     KernelSpec spec;
     spec.op = "reduce_sum";
-    spec.attributes = {{"axes", Ints({axis})}};
+    spec.attributes = {{"axes", SumInts({axis})}};
     spec.inputs = {testing::WholeTile(type)};
     spec.outputs = {testing::WholeTile(result)};
     const auto sums = testing::RunKernel(kernels, *device, spec, {&x, 1});
@@ -335,9 +335,9 @@ TEST(SumTest, EmbeddingGradSumsAnyNumberOfSources) {
 
 TEST(SumTest, ThreadsDoNotChangeABit) {
   const std::vector<SumCase> cases = {
-      {"reduce_sum", {{"axes", Ints({0})}}, {{{3001, 300}}}},
-      {"reduce_sum", {{"axes", Ints({0})}}, {{{30011, 3}}}},
-      {"reduce_mean", {{"axes", Ints({0, 2})}}, {{{301, 5, 7}}}},
+      {"reduce_sum", {{"axes", SumInts({0})}}, {{{3001, 300}}}},
+      {"reduce_sum", {{"axes", SumInts({0})}}, {{{30011, 3}}}},
+      {"reduce_mean", {{"axes", SumInts({0, 2})}}, {{{301, 5, 7}}}},
       {"softmax", {{"axis", 0}}, {{{301, 300}}}},
       {"softmax_grad", {{"axis", 0}}, {{{301, 300}}, {{301, 300}}}},
       {"layer_norm_weight_grad", {}, {{{301, 300}}, {{301, 300}}, {{301}}, {{301}}}},

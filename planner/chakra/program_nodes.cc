@@ -13,7 +13,7 @@ namespace penstock::planner {
 namespace {
 
 // Of a trace. Each takes some dozens of bytes here and in the file.
-constexpr uint64_t kMaxNodes = uint64_t{1} << 27;
+constexpr uint64_t kMaxProgramNodes = uint64_t{1} << 27;
 
 // How many of something that comes `each` at a time make up `missing`.
 uint32_t NumFor(int64_t missing, uint32_t each) {
@@ -40,10 +40,10 @@ class ProgramLowering {
       num_nodes +=
           uint64_t{num_steps_} * PerStep(p) * (program_.phases[p].num_actors + uint64_t{2});
     }
-    if (num_nodes > kMaxNodes) {
+    if (num_nodes > kMaxProgramNodes) {
       return absl::ResourceExhaustedError(StrCat("a trace of ", num_steps_, " steps has ",
-                                                 num_nodes, " nodes, expected at most ", kMaxNodes,
-                                                 "; write fewer steps"));
+                                                 num_nodes, " nodes, expected at most ",
+                                                 kMaxProgramNodes, "; write fewer steps"));
     }
     bool has_progress = true;
     while (has_progress) {

@@ -52,7 +52,7 @@ latency_s = 0
 uplinks = "device"
 )";
 
-std::string ErrorOf(std::string_view text) {
+std::string ClusterFileError(std::string_view text) {
   return std::string(ToStd(ParseCluster(text, "c.toml").status().message()));
 }
 
@@ -91,9 +91,10 @@ TEST(ClusterFileTest, ReadsAllThatADescriptionHas) {
 }
 
 TEST(ClusterFileTest, MemoryOfTheHostNeedsALinkToIt) {
-  EXPECT_THAT(ErrorOf(Edited("host_link_bytes_per_s = 32e9\n", "")),
+  EXPECT_THAT(ClusterFileError(Edited("host_link_bytes_per_s = 32e9\n", "")),
               HasSubstr("host_memory_bytes is given without host_link_bytes_per_s"));
-  EXPECT_THAT(ErrorOf(Edited("274_877_906_944", "0")), HasSubstr("host_memory_bytes: 0 is out"));
+  EXPECT_THAT(ClusterFileError(Edited("274_877_906_944", "0")),
+              HasSubstr("host_memory_bytes: 0 is out"));
 }
 
 TEST(ClusterFileTest, MeasuredKernelsBelongToAKindOfDevice) {
@@ -104,7 +105,7 @@ TEST(ClusterFileTest, MeasuredKernelsBelongToAKindOfDevice) {
     std::string edited = kernel;
     const size_t at = edited.find(from);
     EXPECT_NE(at, std::string::npos) << from;
-    return ErrorOf(StrCat(kText, edited.replace(at, from.size(), to)));
+    return ClusterFileError(StrCat(kText, edited.replace(at, from.size(), to)));
   };
   const absl::StatusOr<Cluster> cluster = ParseCluster(StrCat(kText, kernel), "c.toml");
   ASSERT_TRUE(cluster.ok()) << cluster.status();
@@ -126,7 +127,7 @@ TEST(ClusterFileTest, MeasuredKernelsBelongToAKindOfDevice) {
   EXPECT_THAT(with("1e3", "10"), HasSubstr("[[kernel]]: slowdown is not in order: 10 us after 10"));
   EXPECT_THAT(with("[[10, 3], [1e3, 0.5]]", "[]"), HasSubstr("slowdown is empty"));
   EXPECT_THAT(
-      ErrorOf(StrCat(kText, kernel, kernel)),
+      ClusterFileError(StrCat(kText, kernel, kernel)),
       StartsWith(
           "c.toml:11:1: device kind 1 (B): gelu in f16, bound by compute was measured twice"));
 }
@@ -137,7 +138,7 @@ TEST(ClusterFileTest, DevicesMayShareCores) {
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   EXPECT_EQ(cluster->spec().devices_at_once, 6);
   EXPECT_EQ(ParseCluster(FormatCluster(*cluster), "c.toml")->spec(), cluster->spec());
-  EXPECT_THAT(ErrorOf(Edited("\n\n[[kind]]", "\ndevices_at_once = 0\n[[kind]]")),
+  EXPECT_THAT(ClusterFileError(Edited("\n\n[[kind]]", "\ndevices_at_once = 0\n[[kind]]")),
               StartsWith("c.toml:2:19: devices_at_once: 0 is out of range"));
 }
 
@@ -216,7 +217,8 @@ TEST(ClusterFileTest, ErrorsHaveAPlaceAndSayWhatWasExpected) {
       {"name = \"mixed\"", "name = ", "c.toml:1:"},
   };
   for (const auto& [from, to, error] : cases) {
-    EXPECT_THAT(ErrorOf(Edited(from, to)), StartsWith(std::string(error))) << from << " -> " << to;
+    EXPECT_THAT(ClusterFileError(Edited(from, to)), StartsWith(std::string(error)))
+        << from << " -> " << to;
   }
 }
 
@@ -224,26 +226,30 @@ TEST(ClusterFileTest, SeveralKindsNeedDevices) {
   std::string text(kText);
   const size_t begin = text.find("[[devices]]");
   text.erase(begin, text.find("[[level]]") - begin);
-  EXPECT_THAT(ErrorOf(text), StartsWith("c.toml:11:1: there are 2 kinds, but no [[devices]]"));
+  EXPECT_THAT(ClusterFileError(text),
+              StartsWith("c.toml:11:1: there are 2 kinds, but no [[devices]]"));
 }
 
 TEST(ClusterFileTest, HostileSizesAreRefused) {
-  EXPECT_THAT(ErrorOf(std::string(kMaxClusterFileBytes + 1, '#')), HasSubstr("expected at most"));
-  EXPECT_THAT(ErrorOf("name = " + std::string(100000, '[')), HasSubstr("nested more than"));
-  EXPECT_THAT(ErrorOf(Edited("[8, 4]", "9223372036854775807")), HasSubstr("out of range"));
-  EXPECT_THAT(ErrorOf(Edited("fan_out = 2", "fan_out = 131072")), HasSubstr("level 0 (node)"));
-  EXPECT_THAT(ErrorOf(Edited("[8, 4]", "[8, 4]\ntorus = [256, 256, 256, 256]")),
+  EXPECT_THAT(ClusterFileError(std::string(kMaxClusterFileBytes + 1, '#')),
+              HasSubstr("expected at most"));
+  EXPECT_THAT(ClusterFileError("name = " + std::string(100000, '[')),
+              HasSubstr("nested more than"));
+  EXPECT_THAT(ClusterFileError(Edited("[8, 4]", "9223372036854775807")), HasSubstr("out of range"));
+  EXPECT_THAT(ClusterFileError(Edited("fan_out = 2", "fan_out = 131072")),
+              HasSubstr("level 0 (node)"));
+  EXPECT_THAT(ClusterFileError(Edited("[8, 4]", "[8, 4]\ntorus = [256, 256, 256, 256]")),
               HasSubstr("has more than"));
   std::string levels;
   for (int l = 0; l < 9; ++l) levels += "[[level]]\nname = \"l\"\n";
-  EXPECT_THAT(ErrorOf(StrCat(kText, levels)), HasSubstr("expected at most 8 of"));
+  EXPECT_THAT(ClusterFileError(StrCat(kText, levels)), HasSubstr("expected at most 8 of"));
 }
 
 TEST(ClusterFileTest, OddTextsAreErrors) {
   for (const std::string_view text :
        {"", "kind = 1\nname = \"x\"", "name = \"x\"\nlevel = [1]", "name = \"x\"\nkind = {}",
         "name = \"\\u0000\"", "\xff\xfe", "[[kind", "name = \"x\"\n[kind]\nname = \"y\""}) {
-    EXPECT_THAT(ErrorOf(text), StartsWith("c.toml:")) << text;
+    EXPECT_THAT(ClusterFileError(text), StartsWith("c.toml:")) << text;
   }
 }
 
@@ -255,8 +261,9 @@ TEST(ClusterFileTest, AKindSaysWhatAKernelTakesAtLeast) {
   EXPECT_EQ(cluster->spec().kinds[0].launch_s, 0);
   EXPECT_EQ(cluster->spec().kinds[1].launch_s, 5e-6);
   EXPECT_EQ(ParseCluster(FormatCluster(*cluster), "c.toml")->spec(), cluster->spec());
-  EXPECT_THAT(ErrorOf(Edited("memory_bytes = 1000\n", "memory_bytes = 1000\nlaunch_s = -1\n")),
-              HasSubstr("launch_s"));
+  EXPECT_THAT(
+      ClusterFileError(Edited("memory_bytes = 1000\n", "memory_bytes = 1000\nlaunch_s = -1\n")),
+      HasSubstr("launch_s"));
 }
 
 }  // namespace

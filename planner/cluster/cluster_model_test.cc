@@ -24,8 +24,8 @@ DeviceKind SmallKind(std::string name = "small") {
   return kind;
 }
 
-NetworkLevel Level(std::string name, std::vector<int64_t> fan_out, double bytes_per_s,
-                   double latency_s, int64_t uplinks = 1) {
+NetworkLevel LevelOfModel(std::string name, std::vector<int64_t> fan_out, double bytes_per_s,
+                          double latency_s, int64_t uplinks = 1) {
   NetworkLevel level;
   level.name = std::move(name);
   level.fan_out = std::move(fan_out);
@@ -40,8 +40,9 @@ ClusterSpec ThreeLevels() {
   ClusterSpec spec;
   spec.name = "three levels";
   spec.kinds = {SmallKind()};
-  spec.levels = {Level("node", {4}, 100e9, 1e-6), Level("pod", {2}, 10e9, 4e-6, kUplinkPerDevice),
-                 Level("site", {2}, 40e9, 2e-6, 2)};
+  spec.levels = {LevelOfModel("node", {4}, 100e9, 1e-6),
+                 LevelOfModel("pod", {2}, 10e9, 4e-6, kUplinkPerDevice),
+                 LevelOfModel("site", {2}, 40e9, 2e-6, 2)};
   return spec;
 }
 
@@ -49,7 +50,7 @@ ClusterSpec TorusOf(std::vector<int64_t> extents) {
   ClusterSpec spec;
   spec.name = "torus";
   spec.kinds = {SmallKind()};
-  spec.levels = {Level("slice", {1}, 50e9, 1e-6)};
+  spec.levels = {LevelOfModel("slice", {1}, 50e9, 1e-6)};
   for (const int64_t extent : extents) spec.levels[0].fan_out[0] *= extent;
   spec.levels[0].torus = std::move(extents);
   return spec;
@@ -120,7 +121,7 @@ TEST(ClusterTest, DevicesShareUplinks) {
 
 TEST(ClusterTest, GroupsMayDifferInSize) {
   ClusterSpec spec = ThreeLevels();
-  spec.levels = {Level("host", {3, 1, 4}, 8e9, 1e-6), Level("net", {3}, 1e9, 1e-5)};
+  spec.levels = {LevelOfModel("host", {3, 1, 4}, 8e9, 1e-6), LevelOfModel("net", {3}, 1e9, 1e-5)};
   const Cluster cluster = Create(spec);
   EXPECT_EQ(cluster.num_devices(), 8);
   EXPECT_THAT(cluster.Coordinates(3), ElementsAre(0, 1));
@@ -163,7 +164,7 @@ TEST(ClusterTest, ATorusIsRowMajorAndWraps) {
 
 TEST(ClusterTest, PathsBetweenToriAreNotFasterThanInsideThem) {
   ClusterSpec spec = TorusOf({8, 8});
-  spec.levels.push_back(Level("network", {2}, 400e9, 1e-6));
+  spec.levels.push_back(LevelOfModel("network", {2}, 400e9, 1e-6));
   const Cluster cluster = Create(spec);
   EXPECT_DOUBLE_EQ(cluster.PathLatencyS(0, 36), 8e-6);
   EXPECT_DOUBLE_EQ(cluster.PathLatencyS(0, 64), 8e-6);
@@ -249,7 +250,7 @@ TEST(ClusterTest, SizesAreLimited) {
   spec.levels.assign(kMaxNetworkLevels + 1, spec.levels[0]);
   EXPECT_THAT(ErrorOf(spec), HasSubstr("has 9 levels: expected at most 8"));
   spec = ThreeLevels();
-  spec.levels = {Level("all", {kMaxClusterDevices}, 1e9, 0)};
+  spec.levels = {LevelOfModel("all", {kMaxClusterDevices}, 1e9, 0)};
   EXPECT_EQ(Create(spec).num_devices(), kMaxClusterDevices);
 }
 

@@ -26,7 +26,7 @@ constexpr int64_t kMaxBytes = int64_t{1} << 50;
 constexpr double kMaxUs = 1e12;
 
 template <typename... Parts>
-absl::Status Invalid(const Parts&... parts) {
+absl::Status InvalidCollective(const Parts&... parts) {
   return absl::InvalidArgumentError(StrCat(parts...));
 }
 
@@ -71,37 +71,38 @@ std::string_view Name(GroupSpread spread) {
 
 absl::Status CheckMeasuredCollective(const MeasuredCollective& measured) {
   if (std::find(kKinds.begin(), kKinds.end(), measured.kind) == kKinds.end()) {
-    return Invalid("a ", Name(measured.kind), " is not measured by itself");
+    return InvalidCollective("a ", Name(measured.kind), " is not measured by itself");
   }
   if (measured.num_ranks < 2 || measured.num_ranks > kMaxRanks) {
-    return Invalid("ranks = ", measured.num_ranks, ": expected 2 to ", kMaxRanks);
+    return InvalidCollective("ranks = ", measured.num_ranks, ": expected 2 to ", kMaxRanks);
   }
   if (measured.algorithms.empty() || measured.times.empty()) {
-    return Invalid("nothing was measured: expected algorithms, and times by them");
+    return InvalidCollective("nothing was measured: expected algorithms, and times by them");
   }
   for (const CollectiveVariant& variant : measured.algorithms) {
     if (variant.chunk_bytes < kMinChunkBytes || variant.chunk_bytes > kMaxChunkBytes) {
-      return Invalid("chunks of ", variant.chunk_bytes, " bytes: expected ", kMinChunkBytes, " to ",
-                     kMaxChunkBytes);
+      return InvalidCollective("chunks of ", variant.chunk_bytes, " bytes: expected ",
+                               kMinChunkBytes, " to ", kMaxChunkBytes);
     }
     if (variant.algorithm == CollectiveAlgorithm::kHierarchical &&
         measured.spread != GroupSpread::kSeveralEach) {
-      return Invalid("a hierarchical variant needs hosts with several ranks each");
+      return InvalidCollective("a hierarchical variant needs hosts with several ranks each");
     }
   }
   int64_t last = -1;
   for (const CollectiveTimes& row : measured.times) {
     if (row.num_bytes <= last || row.num_bytes > kMaxBytes) {
-      return Invalid(row.num_bytes, " bytes after ", last, ": expected growing sizes up to ",
-                     kMaxBytes);
+      return InvalidCollective(row.num_bytes, " bytes after ", last,
+                               ": expected growing sizes up to ", kMaxBytes);
     }
     last = row.num_bytes;
     if (row.us.size() != measured.algorithms.size()) {
-      return Invalid(row.us.size(), " times for ", row.num_bytes, " bytes: expected one for each ",
-                     "of the ", measured.algorithms.size(), " algorithms");
+      return InvalidCollective(row.us.size(), " times for ", row.num_bytes,
+                               " bytes: expected one for each ", "of the ",
+                               measured.algorithms.size(), " algorithms");
     }
     if (*std::max_element(row.us.begin(), row.us.end()) <= 0) {
-      return Invalid("no time for ", row.num_bytes, " bytes");
+      return InvalidCollective("no time for ", row.num_bytes, " bytes");
     }
   }
   return absl::OkStatus();

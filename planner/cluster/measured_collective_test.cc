@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr std::string_view kText = R"([[collective]]
+constexpr std::string_view kMeasuredCollectiveText = R"([[collective]]
 kind = "all_reduce"
 spread = "several each"
 ranks = 4
@@ -25,7 +25,7 @@ us = [
 )";
 
 TEST(MeasuredCollectiveTest, IsReadBackFromItsText) {
-  const auto all = ParseMeasuredCollectives(kText, "times.toml");
+  const auto all = ParseMeasuredCollectives(kMeasuredCollectiveText, "times.toml");
   ASSERT_TRUE(all.ok()) << all.status();
   ASSERT_EQ(all->size(), 1u);
   const MeasuredCollective& measured = all->front();
@@ -42,7 +42,7 @@ TEST(MeasuredCollectiveTest, IsReadBackFromItsText) {
 
 TEST(MeasuredCollectiveTest, ErrorsSayWhereAndWhatWasExpected) {
   const auto error = [](std::string_view from, std::string_view to) {
-    std::string text(kText);
+    std::string text(kMeasuredCollectiveText);
     const size_t at = text.find(from);
     EXPECT_NE(at, std::string::npos) << from;
     text.replace(at, from.size(), to);

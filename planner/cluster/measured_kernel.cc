@@ -10,7 +10,7 @@ namespace penstock::planner {
 namespace {
 
 template <typename... Parts>
-absl::Status Invalid(const Parts&... parts) {
+absl::Status InvalidMeasurement(const Parts&... parts) {
   return absl::InvalidArgumentError(StrCat(parts...));
 }
 
@@ -28,24 +28,26 @@ std::optional<RooflineBound> ParseRooflineBound(std::string_view name) {
 }
 
 absl::Status CheckMeasuredKernel(const MeasuredKernel& measured) {
-  if (measured.op.empty()) return Invalid("op is empty: expected the name of an operator");
-  if (measured.slowdown.empty()) return Invalid("slowdown is empty: expected a point");
+  if (measured.op.empty())
+    return InvalidMeasurement("op is empty: expected the name of an operator");
+  if (measured.slowdown.empty()) return InvalidMeasurement("slowdown is empty: expected a point");
   if (measured.slowdown.size() > static_cast<size_t>(kMaxSlowdownPoints)) {
-    return Invalid("slowdown has ", measured.slowdown.size(), " points: expected at most ",
-                   kMaxSlowdownPoints);
+    return InvalidMeasurement("slowdown has ", measured.slowdown.size(),
+                              " points: expected at most ", kMaxSlowdownPoints);
   }
   double last = 0;
   for (const SlowdownPoint& point : measured.slowdown) {
     if (!(point.roofline_us >= kMinRooflineUs && point.roofline_us <= kMaxRooflineUs)) {
-      return Invalid("slowdown at ", point.roofline_us, " us: expected ", kMinRooflineUs, " to ",
-                     kMaxRooflineUs);
+      return InvalidMeasurement("slowdown at ", point.roofline_us, " us: expected ", kMinRooflineUs,
+                                " to ", kMaxRooflineUs);
     }
     if (!(point.factor >= kMinSlowdown && point.factor <= kMaxSlowdown)) {
-      return Invalid("slowdown by ", point.factor, ": expected ", kMinSlowdown, " to ",
-                     kMaxSlowdown);
+      return InvalidMeasurement("slowdown by ", point.factor, ": expected ", kMinSlowdown, " to ",
+                                kMaxSlowdown);
     }
     if (point.roofline_us <= last) {
-      return Invalid("slowdown is not in order: ", point.roofline_us, " us after ", last);
+      return InvalidMeasurement("slowdown is not in order: ", point.roofline_us, " us after ",
+                                last);
     }
     last = point.roofline_us;
   }

@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string ErrorOf(const MeasuredKernel& measured) {
+std::string MeasuredKernelError(const MeasuredKernel& measured) {
   return std::string(ToStd(CheckMeasuredKernel(measured).message()));
 }
 
@@ -40,24 +40,24 @@ TEST(MeasuredKernelTest, TheEndsOfTheCurveHoldBeyondIt) {
 }
 
 TEST(MeasuredKernelTest, RefusesWhatCannotHaveBeenMeasured) {
-  EXPECT_THAT(ErrorOf({"", DType::kF32, RooflineBound::kMemory, {{1, 1}}}),
+  EXPECT_THAT(MeasuredKernelError({"", DType::kF32, RooflineBound::kMemory, {{1, 1}}}),
               HasSubstr("op is empty"));
-  EXPECT_THAT(ErrorOf({"add", DType::kF32, RooflineBound::kMemory, {}}),
+  EXPECT_THAT(MeasuredKernelError({"add", DType::kF32, RooflineBound::kMemory, {}}),
               HasSubstr("slowdown is empty"));
-  EXPECT_THAT(ErrorOf({"add", DType::kF32, RooflineBound::kMemory, {{0, 1}}}),
+  EXPECT_THAT(MeasuredKernelError({"add", DType::kF32, RooflineBound::kMemory, {{0, 1}}}),
               HasSubstr("slowdown at 0 us: expected"));
-  EXPECT_THAT(ErrorOf({"add", DType::kF32, RooflineBound::kMemory, {{1, 0}}}),
+  EXPECT_THAT(MeasuredKernelError({"add", DType::kF32, RooflineBound::kMemory, {{1, 0}}}),
               HasSubstr("slowdown by 0: expected"));
-  EXPECT_THAT(ErrorOf({"add",
-                       DType::kF32,
-                       RooflineBound::kMemory,
-                       {{1, std::numeric_limits<double>::quiet_NaN()}}}),
+  EXPECT_THAT(MeasuredKernelError({"add",
+                                   DType::kF32,
+                                   RooflineBound::kMemory,
+                                   {{1, std::numeric_limits<double>::quiet_NaN()}}}),
               HasSubstr("slowdown by nan"));
-  EXPECT_THAT(ErrorOf({"add", DType::kF32, RooflineBound::kMemory, {{2, 1}, {1, 1}}}),
+  EXPECT_THAT(MeasuredKernelError({"add", DType::kF32, RooflineBound::kMemory, {{2, 1}, {1, 1}}}),
               HasSubstr("slowdown is not in order: 1 us after 2"));
   MeasuredKernel long_one = {"add", DType::kF32, RooflineBound::kMemory, {}};
   for (int i = 0; i <= kMaxSlowdownPoints; ++i) long_one.slowdown.push_back({i + 1.0, 1});
-  EXPECT_THAT(ErrorOf(long_one), HasSubstr("expected at most 64"));
+  EXPECT_THAT(MeasuredKernelError(long_one), HasSubstr("expected at most 64"));
 }
 
 }  // namespace

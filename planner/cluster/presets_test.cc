@@ -18,7 +18,7 @@ Cluster Find(std::string_view text) {
   return *std::move(cluster);
 }
 
-std::string ErrorOf(std::string_view text) {
+std::string PresetError(std::string_view text) {
   return std::string(ToStd(FindClusterPreset(text).status().message()));
 }
 
@@ -69,16 +69,16 @@ TEST(PresetsTest, FiguresAreThoseOfTheDataSheets) {
 }
 
 TEST(PresetsTest, WrongNamesAndSizesAreErrors) {
-  EXPECT_THAT(ErrorOf("dgx-b300"),
+  EXPECT_THAT(PresetError("dgx-b300"),
               HasSubstr("unknown cluster preset 'dgx-b300'; expected dgx-a100"));
-  EXPECT_THAT(ErrorOf("dgx-a100:0"), HasSubstr("size '0' is wrong: expected 1 to"));
-  EXPECT_THAT(ErrorOf("dgx-a100:"), HasSubstr("size '' is wrong"));
-  EXPECT_THAT(ErrorOf("dgx-a100:99999999999999999999"), HasSubstr("is wrong"));
-  EXPECT_THAT(ErrorOf("h100-nvlink-switch:33"), HasSubstr("expected 1 to 32 nodes"));
-  EXPECT_THAT(ErrorOf("tpu-v4:"), HasSubstr("size '' is wrong"));
-  EXPECT_THAT(ErrorOf("tpu-v4:4x4"), HasSubstr("three extents"));
-  EXPECT_THAT(ErrorOf("tpu-v4:4x4x0"), HasSubstr("three extents"));
-  EXPECT_THAT(ErrorOf("tpu-v4:32x32x32"), HasSubstr("at most 4096 chips"));
+  EXPECT_THAT(PresetError("dgx-a100:0"), HasSubstr("size '0' is wrong: expected 1 to"));
+  EXPECT_THAT(PresetError("dgx-a100:"), HasSubstr("size '' is wrong"));
+  EXPECT_THAT(PresetError("dgx-a100:99999999999999999999"), HasSubstr("is wrong"));
+  EXPECT_THAT(PresetError("h100-nvlink-switch:33"), HasSubstr("expected 1 to 32 nodes"));
+  EXPECT_THAT(PresetError("tpu-v4:"), HasSubstr("size '' is wrong"));
+  EXPECT_THAT(PresetError("tpu-v4:4x4"), HasSubstr("three extents"));
+  EXPECT_THAT(PresetError("tpu-v4:4x4x0"), HasSubstr("three extents"));
+  EXPECT_THAT(PresetError("tpu-v4:32x32x32"), HasSubstr("at most 4096 chips"));
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 namespace penstock::planner {
 namespace {
 
-constexpr CollectiveKind kKinds[] = {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter,
-                                     CollectiveKind::kAllGather, CollectiveKind::kAllToAll,
-                                     CollectiveKind::kBroadcast, CollectiveKind::kPermute};
+constexpr CollectiveKind kCommunicationCostKinds[] = {
+    CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather,
+    CollectiveKind::kAllToAll,  CollectiveKind::kBroadcast,     CollectiveKind::kPermute};
 constexpr CollectiveAlgorithm kAlgorithms[] = {CollectiveAlgorithm::kDirect,
                                                CollectiveAlgorithm::kRing};
 
@@ -77,7 +77,7 @@ TEST(CommunicationCostTest, CollectivesAreTheMessagesOfTheirSlowestRank) {
   CollectiveSpec still = Spec(kPermute, kDirect, 2, 25);
   still.peers = {0, 1};
   EXPECT_EQ(Microseconds(still), 0);
-  for (const CollectiveKind kind : kKinds) {
+  for (const CollectiveKind kind : kCommunicationCostKinds) {
     if (kind == kPermute) continue;
     EXPECT_EQ(Microseconds(Spec(kind, kDirect, 1, 100)), 0);
   }
@@ -99,7 +99,7 @@ TEST(CommunicationCostTest, EveryChunkIsAMessage) {
 }
 
 TEST(CommunicationCostTest, MoreBytesAndLargerGroupsTakeLonger) {
-  for (const CollectiveKind kind : kKinds) {
+  for (const CollectiveKind kind : kCommunicationCostKinds) {
     for (const CollectiveAlgorithm algorithm : kAlgorithms) {
       for (int group_size = 2; group_size <= 16; ++group_size) {
         for (int64_t count = 16; count <= 1 << 24; count *= 4) {

@@ -24,11 +24,11 @@ constexpr double kSlot = 150;  // of a box and the gap beside it
 constexpr double kBoxWidth = 128;
 constexpr double kBoxHeight = 34;
 constexpr double kLevel = 66;
-constexpr double kLeft = 46;
-constexpr double kTop = 96;
+constexpr double kGraphLeft = 46;
+constexpr double kGraphTop = 96;
 constexpr double kJunctionRadius = 4;
 constexpr double kJunctionStep = 11;
-constexpr double kCharWidth = 6.2;  // of the legend
+constexpr double kLegendCharWidth = 6.2;  // of the legend
 
 constexpr const char* kColumnNames[kNumDrawnColumns] = {"forward \u2193", "backward \u2191",
                                                         "weight gradients", "update"};
@@ -82,8 +82,8 @@ class Writer {
   }
 
   std::string Run() {
-    const double width = std::max(kLeft * 2 + layout_.num_slots * kSlot, 900.0);
-    const double height = kTop + 40 + layout_.num_levels * kLevel;
+    const double width = std::max(kGraphLeft * 2 + layout_.num_slots * kSlot, 900.0);
+    const double height = kGraphTop + 40 + layout_.num_levels * kLevel;
     Add("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
         "viewBox=\"0 0 {0:.0f} {1:.0f}\" font-family=\"Helvetica, Arial, sans-serif\" "
         "font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
@@ -113,8 +113,8 @@ class Writer {
 
   Point CentreOf(size_t box) const {
     const BoxPosition& at = layout_.boxes[box];
-    return {kLeft + at.slot * kSlot,
-            kTop + 30 + kBoxHeight / 2 + at.level * kLevel + junction_offsets_[box]};
+    return {kGraphLeft + at.slot * kSlot,
+            kGraphTop + 30 + kBoxHeight / 2 + at.level * kLevel + junction_offsets_[box]};
   }
 
   const DrawnBox& Box(int box) const { return graph_.boxes[static_cast<size_t>(box)]; }
@@ -151,11 +151,11 @@ class Writer {
   void AddHeader() {
     Add("<text x=\"{}\" y=\"26\" font-size=\"17\" font-weight=\"bold\" "
         "fill=\"#202124\">{}</text>\n",
-        kLeft, EscapeXml(title_));
-    double x = kLeft;
+        kGraphLeft, EscapeXml(title_));
+    double x = kGraphLeft;
     const auto text = [&](const std::string& words) {
       Add("<text x=\"{:.0f}\" y=\"53\" fill=\"#3c4043\">{}</text>\n", x, EscapeXml(words));
-      x += kCharWidth * static_cast<double>(words.size()) + 18;
+      x += kLegendCharWidth * static_cast<double>(words.size()) + 18;
     };
     constexpr int kMaxChips = 16;
     std::set<int> stages;
@@ -178,7 +178,7 @@ class Writer {
       x += 32;
       text(words);
     };
-    x = kLeft;
+    x = kGraphLeft;
     out_ += "<g transform=\"translate(0,22)\">\n";
     sample(kCollectiveColour, 4, "", "redistribution: bytes that a device receives, each time");
     if (graph_.num_stages > 1) {
@@ -199,8 +199,9 @@ class Writer {
       Add("<rect x=\"{:.1f}\" y=\"{:.0f}\" width=\"{:.1f}\" height=\"{:.0f}\" rx=\"8\" "
           "fill=\"#f7f8fa\"/>\n<text x=\"{:.1f}\" y=\"{:.0f}\" text-anchor=\"middle\" "
           "font-size=\"12\" fill=\"#5f6368\">{}</text>\n",
-          kLeft + begin * kSlot - 8, kTop, (end - begin) * kSlot + 16, height - kTop - 14,
-          kLeft + (begin + end) / 2 * kSlot, kTop + 17, kColumnNames[column]);
+          kGraphLeft + begin * kSlot - 8, kGraphTop, (end - begin) * kSlot + 16,
+          height - kGraphTop - 14, kGraphLeft + (begin + end) / 2 * kSlot, kGraphTop + 17,
+          kColumnNames[column]);
     }
   }
 

@@ -19,14 +19,14 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-constexpr uint64_t kBytes = 64;
+constexpr uint64_t kAccessOrderBytes = 64;
 
 class AccessOrderTest : public ::testing::Test {
  protected:
   AccessOrderTest() : plan_(EmptyPlan(1, 1, 1)), device_(&plan_, 0) {}
 
   uint32_t Register(RegisterClass register_class = RegisterClass::kWorkspace) {
-    return device_.AddRegister(register_class, kBytes);
+    return device_.AddRegister(register_class, kAccessOrderBytes);
   }
   void Forward() { device_.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true); }
 
@@ -122,9 +122,10 @@ TEST_F(AccessOrderTest, PartsOfARegisterAreApart) {
 
 TEST_F(AccessOrderTest, BytesOfAnySlotMayBeShared) {
   plan_.num_microbatches = 2;
-  const uint32_t two_slots = device_.AddRegister(RegisterClass::kChannel, kBytes, 2);
+  const uint32_t two_slots = device_.AddRegister(RegisterClass::kChannel, kAccessOrderBytes, 2);
   const uint32_t other = Register();
-  plan_.devices[0].registers[other].offset = plan_.devices[0].registers[two_slots].offset + kBytes;
+  plan_.devices[0].registers[other].offset =
+      plan_.devices[0].registers[two_slots].offset + kAccessOrderBytes;
   Forward();
   device_.AddKernel("read", {two_slots}, {});
   device_.AddKernel("write", {}, {other});
@@ -136,14 +137,14 @@ TEST_F(AccessOrderTest, ScratchIsSharedByKernelsButNotWithRegisters) {
   Forward();
   device_.AddKernel("first", {}, {});
   device_.AddKernel("second", {}, {});
-  for (ActorPlan& actor : plan_.devices[0].actors) actor.workspace_bytes = kBytes;
+  for (ActorPlan& actor : plan_.devices[0].actors) actor.workspace_bytes = kAccessOrderBytes;
   EXPECT_THAT(Added(), IsEmpty());
   device_.AddKernel("third", {}, {a});
   EXPECT_THAT(Added(), ElementsAre(Pair(1, 2)));
 }
 
 TEST_F(AccessOrderTest, ACollectiveIsDoneBeforeItsInputIsWritten) {
-  AddAllReduce(&plan_, {0}, kBytes / 4, true);
+  AddAllReduce(&plan_, {0}, kAccessOrderBytes / 4, true);
   const uint32_t a = Register();
   const uint32_t sum = Register();
   Forward();
@@ -168,7 +169,7 @@ TEST_F(AccessOrderTest, WhatAChannelToAnotherPhaseStandsForComesBeforeItsEnds) {
 }
 
 TEST_F(AccessOrderTest, AnActorWithAChannelOfItsOwnNeedsNoOrder) {
-  AddAllReduce(&plan_, {0}, kBytes / 4, true);
+  AddAllReduce(&plan_, {0}, kAccessOrderBytes / 4, true);
   const uint32_t a = Register(RegisterClass::kChannel);
   const uint32_t sum = Register();
   Forward();

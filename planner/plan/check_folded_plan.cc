@@ -11,14 +11,12 @@
 #include "base/strings.h"
 #include "graph/sharding.h"
 #include "planner/plan/check_references.h"
+#include "planner/plan/invalid_plan_internal.h"
 
 namespace penstock::planner {
 namespace {
 
-template <typename... Parts>
-absl::Status Invalid(const Parts&... parts) {
-  return absl::InvalidArgumentError(StrCat(parts...));
-}
+using internal::Invalid;
 
 class FoldedCheck {
  public:

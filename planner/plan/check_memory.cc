@@ -12,6 +12,7 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "planner/plan/invalid_plan_internal.h"
 #include "planner/plan/lifetimes.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/show_plan.h"
@@ -19,10 +20,7 @@
 namespace penstock::planner {
 namespace {
 
-template <typename... Parts>
-absl::Status Invalid(const Parts&... parts) {
-  return absl::InvalidArgumentError(StrCat(parts...));
-}
+using internal::Invalid;
 
 // Bytes [begin, end) of the arena, on the device or its host, in use from actor `first` to actor
 // `last` of a phase, both included: a register, or the scratch of `writer` when reg is kNone.

@@ -61,7 +61,7 @@ Plan BucketPlan(uint32_t num_microbatches) {
   return b.Build();
 }
 
-std::string ErrorOf(const Plan& plan, const LaunchOrder& order) {
+std::string LaunchOrderError(const Plan& plan, const LaunchOrder& order) {
   return std::string(CheckLaunchOrder(plan, BuiltinPolicies(), order).message());
 }
 
@@ -86,19 +86,20 @@ TEST(LaunchOrder, AcceptsAnyOrderThatAllDevicesCanFollow) {
 
 TEST(LaunchOrder, RefusesMembersThatDiffer) {
   const Plan plan = BucketPlan(1);
-  EXPECT_EQ(
-      ErrorOf(plan, {{{kForward, 2}, {kBucket, 1}}, {{kForward, 1}, {kBucket, 1}, {kForward, 1}}}),
-      "devices 0 and 1 launch the collectives of devices 0, 1 in different orders");
+  EXPECT_EQ(LaunchOrderError(plan, {{{kForward, 2}, {kBucket, 1}},
+                                    {{kForward, 1}, {kBucket, 1}, {kForward, 1}}}),
+            "devices 0 and 1 launch the collectives of devices 0, 1 in different orders");
 }
 
 TEST(LaunchOrder, RefusesOrdersThatAreNotOfTheStep) {
   const Plan plan = BucketPlan(1);
   const std::vector<LaunchRun> few = {{kForward, 1}, {kBucket, 1}};
-  EXPECT_THAT(ErrorOf(plan, {few, few}), HasSubstr("launches 1 collectives a step instead of 2"));
+  EXPECT_THAT(LaunchOrderError(plan, {few, few}),
+              HasSubstr("launches 1 collectives a step instead of 2"));
   const std::vector<LaunchRun> unknown = {{kForward, 2}, {kBucket, 1}, {2, 1}};
-  EXPECT_EQ(ErrorOf(plan, {unknown, unknown}),
+  EXPECT_EQ(LaunchOrderError(plan, {unknown, unknown}),
             "device 0 launches collectives of phase 2, which has none");
-  EXPECT_EQ(ErrorOf(plan, {{}}), "1 devices have an order of launches instead of 2");
+  EXPECT_EQ(LaunchOrderError(plan, {{}}), "1 devices have an order of launches instead of 2");
 }
 
 // The bucket needs what comes behind the first collective.

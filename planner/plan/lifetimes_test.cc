@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr uint64_t kBytes = 64;
+constexpr uint64_t kLifetimesBytes = 64;
 constexpr uint32_t kF = 0;
 constexpr uint32_t kB = 1;
 constexpr uint32_t kUpdate = 2;
@@ -43,10 +43,10 @@ Example MakeExample(uint32_t m, std::vector<PhaseChoice> order) {
   plan = EmptyPlan(1, 1, m);
   plan.stages[0].order = std::move(order);
   DeviceBuilder device(&plan, 0);
-  const uint32_t w = device.AddRegister(RegisterClass::kState, kBytes, 1, false);
-  const uint32_t h = device.AddRegister(RegisterClass::kChannel, kBytes);
-  const uint32_t t = device.AddRegister(RegisterClass::kWorkspace, kBytes);
-  const uint32_t g = device.AddRegister(RegisterClass::kChannel, kBytes, 1, false);
+  const uint32_t w = device.AddRegister(RegisterClass::kState, kLifetimesBytes, 1, false);
+  const uint32_t h = device.AddRegister(RegisterClass::kChannel, kLifetimesBytes);
+  const uint32_t t = device.AddRegister(RegisterClass::kWorkspace, kLifetimesBytes);
+  const uint32_t g = device.AddRegister(RegisterClass::kChannel, kLifetimesBytes, 1, false);
   device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
   const uint32_t forward = device.AddKernel("h.f", {w}, {h});
   device.AddPhase("B", PhaseKind::kBackward, Lane::kCompute, true);
@@ -60,9 +60,10 @@ Example MakeExample(uint32_t m, std::vector<PhaseChoice> order) {
   device.AddChannel({update, forward, w, m, 1, m, m});
   plan.states.push_back({});
   plan.states[0].name = "w";
-  plan.states[0].type = {DType::kF32, {kBytes / 4}};
+  plan.states[0].type = {DType::kF32, {kLifetimesBytes / 4}};
   plan.states[0].init = "zeros";
-  plan.states[0].placements = {{0, w, {DType::kF32, {kBytes / 4}, {kBytes / 4}, {0}, {0}, true}}};
+  plan.states[0].placements = {
+      {0, w, {DType::kF32, {kLifetimesBytes / 4}, {kLifetimesBytes / 4}, {0}, {0}, true}}};
   example.w = w;
   example.h = h;
   example.t = t;
@@ -79,7 +80,9 @@ std::vector<PhaseChoice> Alternating(int m) {
   return order;
 }
 
-absl::Status Verify(const Plan& plan) { return VerifyPlan(plan, BuiltinPolicies()).status(); }
+absl::Status VerifyLifetimes(const Plan& plan) {
+  return VerifyPlan(plan, BuiltinPolicies()).status();
+}
 
 DeviceUses UsesOf(const Plan& plan) {
   return FindUses(plan.devices[0], plan.stages[0].order, plan.num_microbatches);
@@ -87,7 +90,7 @@ DeviceUses UsesOf(const Plan& plan) {
 
 TEST(Lifetimes, AreThoseOfTheWorkedExample) {
   const Example example = MakeExample(1, Alternating(1));
-  ASSERT_TRUE(Verify(example.plan).ok()) << Verify(example.plan);
+  ASSERT_TRUE(VerifyLifetimes(example.plan).ok()) << VerifyLifetimes(example.plan);
   const DeviceUses uses = UsesOf(example.plan);
   EXPECT_TRUE(uses.registers[example.w][0].always);
   EXPECT_THAT(uses.registers[example.h][0].spans,
@@ -102,12 +105,12 @@ TEST(Lifetimes, BytesAreSharedOnlyWhereChannelsOrderTheSteps) {
   Example example = MakeExample(1, Alternating(1));
   DevicePlan& device = example.plan.devices[0];
   device.registers[example.g].offset = device.registers[example.h].offset;
-  EXPECT_TRUE(Verify(example.plan).ok()) << Verify(example.plan);
+  EXPECT_TRUE(VerifyLifetimes(example.plan).ok()) << VerifyLifetimes(example.plan);
 
   // The next step's F may write h while update reads g.
   device.channels.pop_back();
   EXPECT_THAT(UsesOf(example.plan).registers[example.g][0].held, ElementsAre(kF));
-  EXPECT_THAT(std::string(Verify(example.plan).message()),
+  EXPECT_THAT(std::string(VerifyLifetimes(example.plan).message()),
               HasSubstr("channel register 1 at bytes 64 to 128 and channel register 3 at bytes 64 "
                         "to 128 overlap, and no channel keeps both from being in use in device 0 "
                         "phase F"));
@@ -115,7 +118,7 @@ TEST(Lifetimes, BytesAreSharedOnlyWhereChannelsOrderTheSteps) {
 
 TEST(Lifetimes, AnAccumulatedValueLivesBetweenItsMicrobatches) {
   Example example = MakeExample(2, Alternating(2));
-  ASSERT_TRUE(Verify(example.plan).ok()) << Verify(example.plan);
+  ASSERT_TRUE(VerifyLifetimes(example.plan).ok()) << VerifyLifetimes(example.plan);
   const DeviceUses uses = UsesOf(example.plan);
   EXPECT_THAT(uses.registers[example.h][0].spans,
               ElementsAre(PhaseSpan{kF, 0, 0}, PhaseSpan{kB, 0, 0}, PhaseSpan{kFirstF, 0, 0},
@@ -125,7 +128,7 @@ TEST(Lifetimes, AnAccumulatedValueLivesBetweenItsMicrobatches) {
                           PhaseSpan{kFirstB, 1, 1}));
   DevicePlan& device = example.plan.devices[0];
   device.registers[example.g].offset = device.registers[example.h].offset;
-  EXPECT_THAT(std::string(Verify(example.plan).message()), HasSubstr("overlap"));
+  EXPECT_THAT(std::string(VerifyLifetimes(example.plan).message()), HasSubstr("overlap"));
 }
 
 TEST(Lifetimes, ASlotIsFreeBetweenTheMicrobatchesThatHaveIt) {
@@ -156,9 +159,9 @@ TEST(Lifetimes, OnlyTheBytesOfASlotThatHasBeenReadAreShared) {
                           {PhaseKind::kBackward, 0},
                           {PhaseKind::kBackward, 1}};
   DeviceBuilder device(&plan, 0);
-  const uint32_t h = device.AddRegister(RegisterClass::kChannel, kBytes, 2);
-  const uint32_t t = device.AddRegister(RegisterClass::kWorkspace, kBytes);
-  const uint32_t late = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+  const uint32_t h = device.AddRegister(RegisterClass::kChannel, kLifetimesBytes, 2);
+  const uint32_t t = device.AddRegister(RegisterClass::kWorkspace, kLifetimesBytes);
+  const uint32_t late = device.AddRegister(RegisterClass::kWorkspace, kLifetimesBytes);
   device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
   const uint32_t forward = device.AddKernel("h.f", {}, {h});
   device.AddPhase("B", PhaseKind::kBackward, Lane::kCompute, true);
@@ -166,13 +169,13 @@ TEST(Lifetimes, OnlyTheBytesOfASlotThatHasBeenReadAreShared) {
   const uint32_t second = device.AddKernel("late.b", {t}, {late});
   device.AddChannel({forward, first, h, 1, 1, 2, 0});
   device.Join(first, second, t);
-  ASSERT_EQ(Verify(plan), absl::OkStatus());
+  ASSERT_EQ(VerifyLifetimes(plan), absl::OkStatus());
   std::vector<RegisterPlan>& registers = plan.devices[0].registers;
   registers[late].offset = registers[h].offset;
-  EXPECT_EQ(Verify(plan), absl::OkStatus());
+  EXPECT_EQ(VerifyLifetimes(plan), absl::OkStatus());
   // While B of micro-batch 0 writes it, slot 1 waits.
-  registers[late].offset = registers[h].offset + kBytes;
-  EXPECT_THAT(std::string(Verify(plan).message()), HasSubstr("overlap"));
+  registers[late].offset = registers[h].offset + kLifetimesBytes;
+  EXPECT_THAT(std::string(VerifyLifetimes(plan).message()), HasSubstr("overlap"));
 }
 
 // The worked example with a floating phase that rounds the sum g to r and works on r before the
@@ -188,7 +191,7 @@ RoundingExample MakeRoundingExample() {
   Plan& plan = example.base.plan;
   const uint32_t g = example.base.g;
   DeviceBuilder device(&plan, 0);
-  const uint32_t r = device.AddRegister(RegisterClass::kChannel, kBytes, 1, false);
+  const uint32_t r = device.AddRegister(RegisterClass::kChannel, kLifetimesBytes, 1, false);
   device.AddPhase("reduce", PhaseKind::kTransfer, Lane::kFloating, false);
   const uint32_t round = device.AddKernel("r.round", {g}, {r});
   const uint32_t reduce = device.AddKernel("r.reduce", {r}, {r});
@@ -211,7 +214,7 @@ RoundingExample MakeRoundingExample() {
 TEST(Lifetimes, FloatingPhasesOfSeveralActorsRunBetweenTheirNeighbours) {
   RoundingExample example = MakeRoundingExample();
   Plan& plan = example.base.plan;
-  ASSERT_EQ(Verify(plan), absl::OkStatus());
+  ASSERT_EQ(VerifyLifetimes(plan), absl::OkStatus());
   const DeviceUses uses = UsesOf(plan);
   EXPECT_FALSE(uses.registers[example.base.g][0].always);
   // From where the last backward pass ends.
@@ -220,15 +223,15 @@ TEST(Lifetimes, FloatingPhasesOfSeveralActorsRunBetweenTheirNeighbours) {
   std::vector<RegisterPlan>& registers = plan.devices[0].registers;
   const uint64_t apart = registers[example.r].offset;
   registers[example.r].offset = registers[example.base.h].offset;
-  EXPECT_EQ(Verify(plan), absl::OkStatus());
+  EXPECT_EQ(VerifyLifetimes(plan), absl::OkStatus());
   for (const uint32_t other : {example.base.t, example.base.g}) {
     registers[example.r].offset = registers[other].offset;
-    EXPECT_THAT(std::string(Verify(plan).message()), HasSubstr("overlap"));
+    EXPECT_THAT(std::string(VerifyLifetimes(plan).message()), HasSubstr("overlap"));
   }
   registers[example.r].offset = apart;
   // The sum is there while later micro-batches have h.
   registers[example.base.g].offset = registers[example.base.h].offset;
-  EXPECT_THAT(std::string(Verify(plan).message()), HasSubstr("overlap"));
+  EXPECT_THAT(std::string(VerifyLifetimes(plan).message()), HasSubstr("overlap"));
 }
 
 TEST(Lifetimes, WhatAFloatingPhaseMakesForNobodyKeepsItsBytes) {
@@ -245,11 +248,11 @@ TEST(Lifetimes, WhatAFloatingPhaseMakesForNobodyKeepsItsBytes) {
 TEST(Lifetimes, WithoutAStoredOrderNothingIsSharedAcrossPhases) {
   Example example = MakeExample(1, {});
   example.plan.policy = "1f1b";
-  ASSERT_TRUE(Verify(example.plan).ok()) << Verify(example.plan);
+  ASSERT_TRUE(VerifyLifetimes(example.plan).ok()) << VerifyLifetimes(example.plan);
   EXPECT_TRUE(UsesOf(example.plan).registers[example.h][0].always);
   DevicePlan& device = example.plan.devices[0];
   device.registers[example.g].offset = device.registers[example.h].offset;
-  EXPECT_THAT(std::string(Verify(example.plan).message()), HasSubstr("overlap"));
+  EXPECT_THAT(std::string(VerifyLifetimes(example.plan).message()), HasSubstr("overlap"));
 }
 
 TEST(Lifetimes, WorkspaceOfAnUnorderedLaneKeepsAwayFromTheOther) {
@@ -263,16 +266,16 @@ TEST(Lifetimes, WorkspaceOfAnUnorderedLaneKeepsAwayFromTheOther) {
 
 // F: w and h. B: w, h and t, or w, t and g. update: w and g.
 TEST(LiveBytes, CountsWhatIsWrittenAndStillToBeRead) {
-  EXPECT_EQ(LeastArenaBytes(MakeExample(1, Alternating(1)).plan, 0), 3 * kBytes);
+  EXPECT_EQ(LeastArenaBytes(MakeExample(1, Alternating(1)).plan, 0), 3 * kLifetimesBytes);
   // g lives on while the second micro-batch has h and t.
-  EXPECT_EQ(LeastArenaBytes(MakeExample(2, Alternating(2)).plan, 0), 4 * kBytes);
+  EXPECT_EQ(LeastArenaBytes(MakeExample(2, Alternating(2)).plan, 0), 4 * kLifetimesBytes);
   Example two_slots = MakeExample(2, {{PhaseKind::kForward, 0},
                                       {PhaseKind::kForward, 1},
                                       {PhaseKind::kBackward, 0},
                                       {PhaseKind::kBackward, 1}});
   two_slots.plan.devices[0].registers[two_slots.h].slots = 2;
   // Both of h and t; then h, t and g.
-  EXPECT_EQ(LeastArenaBytes(two_slots.plan, 0), 4 * kBytes);
+  EXPECT_EQ(LeastArenaBytes(two_slots.plan, 0), 4 * kLifetimesBytes);
 }
 
 // Slots of what passes between stages are live at all times.
@@ -284,7 +287,7 @@ TEST(LiveBytes, MessagesMayComeAndGoAtAnyTime) {
   builder.AddPhase("send", PhaseKind::kForward, Lane::kFloating, true);
   builder.AddSend("h.send", 0, example.h);
   // w; 3 slots of h; t and g.
-  EXPECT_EQ(LeastArenaBytes(example.plan, 0), 6 * kBytes);
+  EXPECT_EQ(LeastArenaBytes(example.plan, 0), 6 * kLifetimesBytes);
 }
 
 }  // namespace

@@ -123,14 +123,14 @@ class Meetings {
 };
 
 // Buffers that lie right behind each other: indices [begin, end) of the list.
-struct Block {
+struct MemoryBlock {
   size_t begin = 0;
   size_t end = 0;
   uint64_t bytes = 0;
 };
 
-std::vector<Block> FindBlocks(const std::vector<Lifetime>& lifetimes) {
-  std::vector<Block> blocks;
+std::vector<MemoryBlock> FindBlocks(const std::vector<Lifetime>& lifetimes) {
+  std::vector<MemoryBlock> blocks;
   for (size_t i = 0; i < lifetimes.size(); ++i) {
     if (!lifetimes[i].follows_previous) blocks.push_back({i, i, 0});
     blocks.back().end = i + 1;
@@ -140,7 +140,7 @@ std::vector<Block> FindBlocks(const std::vector<Lifetime>& lifetimes) {
 }
 
 // The buffers, those that follow each other with the same lifetime as one.
-std::vector<Lifetime> Join(const std::vector<Lifetime>& lifetimes) {
+std::vector<Lifetime> JoinLifetimes(const std::vector<Lifetime>& lifetimes) {
   std::vector<Lifetime> joined;
   for (size_t i = 0; i < lifetimes.size(); ++i) {
     const Lifetime& buffer = lifetimes[i];
@@ -170,14 +170,14 @@ struct Taken {
 
 // Places the blocks in this order, as long as that needs fewer than `limit` bytes. `buffers` have
 // aligned sizes.
-uint64_t PlaceInOrder(const std::vector<Block>& blocks, const Meetings& meet,
+uint64_t PlaceInOrder(const std::vector<MemoryBlock>& blocks, const Meetings& meet,
                       const std::vector<size_t>& order, uint64_t limit,
                       std::vector<Lifetime>* buffers) {
   std::vector<Placed> placed;  // by offset
   std::vector<Taken> taken;
   uint64_t total = 0;
   for (const size_t index : order) {
-    const Block& block = blocks[index];
+    const MemoryBlock& block = blocks[index];
     taken.clear();
     int64_t ahead = 0;  // bytes of the block before the buffer
     for (size_t i = block.begin; i < block.end; ++i) {
@@ -250,9 +250,9 @@ uint64_t MostLiveBytes(const std::vector<Lifetime>& lifetimes) {
 }
 
 uint64_t PackLifetimes(std::vector<Lifetime>* lifetimes) {
-  const std::vector<Block> blocks = FindBlocks(*lifetimes);
-  std::vector<Lifetime> joined = Join(*lifetimes);
-  const std::vector<Block> joined_blocks = FindBlocks(joined);
+  const std::vector<MemoryBlock> blocks = FindBlocks(*lifetimes);
+  std::vector<Lifetime> joined = JoinLifetimes(*lifetimes);
+  const std::vector<MemoryBlock> joined_blocks = FindBlocks(joined);
   const Meetings meet(joined);
   std::vector<size_t> by_size(blocks.size());
   std::iota(by_size.begin(), by_size.end(), size_t{0});
@@ -279,7 +279,7 @@ uint64_t PackLifetimes(std::vector<Lifetime>* lifetimes) {
   std::vector<double> durations;
   std::vector<double> areas;
   std::vector<double> largest;  // of their buffers: where that fits, one of a block finds room, too
-  for (const Block& block : blocks) {
+  for (const MemoryBlock& block : blocks) {
     double first = 0;
     double last = 0;
     double duration = 0;

@@ -29,7 +29,7 @@ Pipeline Unequal(int num_groups, int num_microbatches, uint64_t seed) {
   return pipeline;
 }
 
-std::optional<Timeline> TimelineOf(std::string_view policy, const Pipeline& pipeline) {
+std::optional<Timeline> BestOrderTimeline(std::string_view policy, const Pipeline& pipeline) {
   const PolicyRegistry policies = BuiltinPolicies();
   const absl::StatusOr<PipelineOrders> orders = PlanPipeline(*policies.Find(policy), pipeline);
   if (!orders.ok()) return std::nullopt;
@@ -42,14 +42,14 @@ TEST(BestOrderPolicyTest, IsNeverWorseThanANamedPolicyWithinTheLimit) {
     pipeline.effort = 0.1;
     for (const double limit : {0.0, 3.0, 4.0, 6.0}) {
       pipeline.memory_limit = limit;
-      const std::optional<Timeline> best = TimelineOf("auto", pipeline);
+      const std::optional<Timeline> best = BestOrderTimeline("auto", pipeline);
       ASSERT_TRUE(best.has_value());
       if (limit > 0) {
         EXPECT_THAT(best->peak_activations, Each(Le(limit)));
       }
       for (const std::string_view policy :
            {"gpipe", "1f1b", "eager-1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p"}) {
-        const std::optional<Timeline> named = TimelineOf(policy, pipeline);
+        const std::optional<Timeline> named = BestOrderTimeline(policy, pipeline);
         if (!named.has_value()) continue;
         const double peak =
             *std::max_element(named->peak_activations.begin(), named->peak_activations.end());
@@ -67,15 +67,15 @@ TEST(BestOrderPolicyTest, EachActivationMoreShortensTheBubbleByOne) {
   pipeline.effort = 0.1;
   for (const double limit : {4.0, 5.0, 6.0, 7.0}) {
     pipeline.memory_limit = limit;
-    EXPECT_DOUBLE_EQ(TimelineOf("auto", pipeline)->span_s, 24 + (7 - limit)) << limit;
+    EXPECT_DOUBLE_EQ(BestOrderTimeline("auto", pipeline)->span_s, 24 + (7 - limit)) << limit;
   }
 }
 
 TEST(BestOrderPolicyTest, ImprovesUponThePlannersForEqualStages) {
   Pipeline pipeline = Unequal(4, 8, 7);
   pipeline.memory_limit = 6;
-  const std::optional<Timeline> best = TimelineOf("auto", pipeline);
-  const std::optional<Timeline> planned = TimelineOf("zb-2p", pipeline);
+  const std::optional<Timeline> best = BestOrderTimeline("auto", pipeline);
+  const std::optional<Timeline> planned = BestOrderTimeline("zb-2p", pipeline);
   ASSERT_TRUE(best.has_value() && planned.has_value());
   EXPECT_LT(best->span_s, 0.99 * planned->span_s);
 }
@@ -88,7 +88,7 @@ TEST(BestOrderPolicyTest, FindsAnOrderIfThereIsOne) {
           {.num_groups = 4, .num_microbatches = 6, .num_chunks = chunks, .placement = placement});
       pipeline.effort = 0.01;
       pipeline.memory_limit = 1;
-      const std::optional<Timeline> best = TimelineOf("auto", pipeline);
+      const std::optional<Timeline> best = BestOrderTimeline("auto", pipeline);
       ASSERT_TRUE(best.has_value());
       EXPECT_THAT(best->peak_activations, Each(Le(1 + 1e-9)));
     }

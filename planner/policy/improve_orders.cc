@@ -11,7 +11,7 @@
 namespace penstock::planner {
 namespace {
 
-constexpr double kNotYet = -1;
+constexpr double kUnknownTime = -1;
 constexpr double kDeadlock = std::numeric_limits<double>::infinity();
 constexpr double kMakespanWeight = 1e-3;
 constexpr uint64_t kSeed = 20240101;
@@ -171,7 +171,7 @@ class OrderSearch {
   }
 
   double Evaluate() {
-    std::fill(ends_.begin(), ends_.end(), kNotYet);
+    std::fill(ends_.begin(), ends_.end(), kUnknownTime);
     const size_t num_groups = orders_.size();
     next_.assign(num_groups, 0);
     now_.assign(num_groups, 0);
@@ -184,7 +184,7 @@ class OrderSearch {
         const std::vector<Phase>& order = orders_[g];
         for (; next_[g] < order.size(); ++next_[g]) {
           const double begin = BeginOf(order[next_[g]], now_[g]);
-          if (begin == kNotYet) break;
+          if (begin == kUnknownTime) break;
           if (next_[g] == 0) begin_[g] = begin;
           now_[g] = begin + SecondsOf(order[next_[g]]);
           ends_[order[next_[g]].id] = now_[g];
@@ -210,7 +210,7 @@ class OrderSearch {
     }
     for (const Source& source : sources_[row]) {
       const double end = ends_[source.row * num_microbatches_ + microbatch];
-      if (end == kNotYet) return kNotYet;
+      if (end == kUnknownTime) return kUnknownTime;
       begin = std::max(begin, end + source.latency_s);
     }
     return begin;

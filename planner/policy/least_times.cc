@@ -7,10 +7,10 @@
 namespace penstock::planner {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr auto kF = static_cast<size_t>(PhaseKind::kForward);
-constexpr auto kB = static_cast<size_t>(PhaseKind::kBackward);
-constexpr auto kW = static_cast<size_t>(PhaseKind::kWeight);
+constexpr double kUnreachable = std::numeric_limits<double>::infinity();
+constexpr auto kForwardTime = static_cast<size_t>(PhaseKind::kForward);
+constexpr auto kBackwardTime = static_cast<size_t>(PhaseKind::kBackward);
+constexpr auto kWeightTime = static_cast<size_t>(PhaseKind::kWeight);
 
 double SecondsOf(const VirtualStage& stage, size_t kind) {
   return stage.kinds[kind] ? stage.seconds[kind] : 0;
@@ -29,8 +29,8 @@ std::vector<double> FirstBegins(const Pipeline& pipeline,
     double begin = pipeline.stages[v].ready_s;
     for (const PipelineEdge* edge : edges_to[v]) {
       const VirtualStage& from = pipeline.stages[edge->from];
-      begin =
-          std::max(begin, begins[edge->from] + SecondsOf(from, kF) + ArrivalOf(pipeline, *edge));
+      begin = std::max(
+          begin, begins[edge->from] + SecondsOf(from, kForwardTime) + ArrivalOf(pipeline, *edge));
     }
     begins.push_back(begin);
   }
@@ -44,7 +44,7 @@ LeastTimes LeastTimesOf(const Pipeline& pipeline) {
   std::vector<std::vector<const PipelineEdge*>> forward_to(num_stages);
   std::vector<std::vector<const PipelineEdge*>> backward_from(num_stages);
   for (const PipelineEdge& edge : pipeline.edges) {
-    if (!pipeline.stages[edge.from].kinds[edge.is_forward ? kF : kB]) continue;
+    if (!pipeline.stages[edge.from].kinds[edge.is_forward ? kForwardTime : kBackwardTime]) continue;
     (edge.is_forward ? forward_to[edge.to] : backward_from[edge.from]).push_back(&edge);
   }
   const std::vector<double> begins = FirstBegins(pipeline, forward_to);
@@ -52,36 +52,37 @@ LeastTimes LeastTimesOf(const Pipeline& pipeline) {
   std::vector<double> after_b;
   for (size_t v = 0; v < num_stages; ++v) {
     const VirtualStage& stage = pipeline.stages[v];
-    double after = SecondsOf(stage, kW);
+    double after = SecondsOf(stage, kWeightTime);
     for (const PipelineEdge* edge : backward_from[v]) {
       after = std::max(after, ArrivalOf(pipeline, *edge) +
-                                  SecondsOf(pipeline.stages[edge->to], kB) + after_b[edge->to]);
+                                  SecondsOf(pipeline.stages[edge->to], kBackwardTime) +
+                                  after_b[edge->to]);
     }
     after_b.push_back(after);
   }
 
   struct Group {
-    double begin_s = kNever;
+    double begin_s = kUnreachable;
     double seconds = 0;         // of all its phases
     double until_last_b_s = 0;  // of those that are over with its last B
-    double after_last_b_s = kNever;
+    double after_last_b_s = kUnreachable;
     bool has_backward = false;
   };
   std::vector<Group> groups(static_cast<size_t>(pipeline.num_groups));
   for (size_t v = 0; v < num_stages; ++v) {
     const VirtualStage& stage = pipeline.stages[v];
     Group& group = groups[static_cast<size_t>(stage.group)];
-    const double until_b = SecondsOf(stage, kF) + SecondsOf(stage, kB);
+    const double until_b = SecondsOf(stage, kForwardTime) + SecondsOf(stage, kBackwardTime);
     group.begin_s = std::min(group.begin_s, begins[v]);
-    group.seconds += pipeline.num_microbatches * (until_b + SecondsOf(stage, kW));
+    group.seconds += pipeline.num_microbatches * (until_b + SecondsOf(stage, kWeightTime));
     group.until_last_b_s += pipeline.num_microbatches * until_b;
-    if (!stage.kinds[kB]) continue;
+    if (!stage.kinds[kBackwardTime]) continue;
     group.has_backward = true;
     group.after_last_b_s = std::min(group.after_last_b_s, after_b[v]);
   }
   LeastTimes least;
   for (const Group& group : groups) {
-    const double begin = group.begin_s == kNever ? 0 : group.begin_s;
+    const double begin = group.begin_s == kUnreachable ? 0 : group.begin_s;
     least.end_s.push_back(begin + group.seconds);
     least.makespan_s = std::max(least.makespan_s, least.end_s.back());
     if (!group.has_backward) continue;

@@ -21,9 +21,9 @@ constexpr double kNotYet = -1;
 constexpr double kLeastSeconds = 1e-12;  // less is rounding
 constexpr size_t kMaxWaits = 12;         // that an error lists
 
-constexpr auto kF = static_cast<size_t>(PhaseKind::kForward);
-constexpr auto kB = static_cast<size_t>(PhaseKind::kBackward);
-constexpr auto kW = static_cast<size_t>(PhaseKind::kWeight);
+constexpr auto kForwardPhase = static_cast<size_t>(PhaseKind::kForward);
+constexpr auto kBackwardPhase = static_cast<size_t>(PhaseKind::kBackward);
+constexpr auto kWeightPhase = static_cast<size_t>(PhaseKind::kWeight);
 
 class PipelineRun {
  public:
@@ -45,9 +45,10 @@ class PipelineRun {
       }
     }
     for (const PipelineEdge& edge : pipeline.edges) {
-      if (!pipeline.stages[edge.from].kinds[edge.is_forward ? kF : kB]) continue;
+      if (!pipeline.stages[edge.from].kinds[edge.is_forward ? kForwardPhase : kBackwardPhase])
+        continue;
       const bool is_local = pipeline.stages[edge.from].group == pipeline.stages[edge.to].group;
-      const size_t kind = edge.is_forward ? kF : kB;
+      const size_t kind = edge.is_forward ? kForwardPhase : kBackwardPhase;
       arrivals_[kind][edge.to].push_back(
           is_local ? Arrival{edge.from} : Arrival{edge.from, edge.latency_s, edge.transfer_s});
       readers_[kind][edge.from].push_back(edge.to);
@@ -161,7 +162,7 @@ class PipelineRun {
     if (before >= 0 && EndOf(before, stage, phase.microbatch) == kNotYet) {
       return Source{static_cast<size_t>(before), stage};
     }
-    if (kind == kW) return std::nullopt;
+    if (kind == kWeightPhase) return std::nullopt;
     for (const Arrival& arrival : arrivals_[kind][stage]) {
       if (EndOf(kind, arrival.from, phase.microbatch) == kNotYet) return Source{kind, arrival.from};
     }
@@ -177,12 +178,12 @@ class PipelineRun {
     const int before = BeforeOf(stage, kind);
     if (before >= 0 && EndOf(before, stage, phase.microbatch) == kNotYet) return kNotYet;
     double begin = now_[group];
-    if (kind == kW) return begin;
+    if (kind == kWeightPhase) return begin;
     std::vector<Arrival>& arrivals = arrivals_[kind][stage];
     for (const Arrival& arrival : arrivals) {
       if (EndOf(kind, arrival.from, phase.microbatch) == kNotYet) return kNotYet;
     }
-    if (kind == kF) begin = std::max(begin, pipeline_.stages[stage].ready_s);
+    if (kind == kForwardPhase) begin = std::max(begin, pipeline_.stages[stage].ready_s);
     for (Arrival& arrival : arrivals) {
       const double sent = std::max(EndOf(kind, arrival.from, phase.microbatch), arrival.free_s);
       arrival.free_s = sent + arrival.transfer_s;
@@ -378,8 +379,8 @@ absl::StatusOr<Pipeline> MakePipeline(const UniformPipeline& uniform) {
     stage.seconds = {uniform.forward_s / chunks, uniform.backward_s / chunks,
                      uniform.weight_s / chunks};
     if (!uniform.splits_backward) {
-      stage.seconds[kB] += stage.seconds[kW];
-      stage.seconds[kW] = 0;
+      stage.seconds[kBackwardPhase] += stage.seconds[kWeightPhase];
+      stage.seconds[kWeightPhase] = 0;
     }
     stage.activation = 1 / chunks;
     pipeline.stages.push_back(stage);

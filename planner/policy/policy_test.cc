@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 
-std::string ToText(const std::vector<PhaseChoice>& order) {
+std::string OrderText(const std::vector<PhaseChoice>& order) {
   std::string text;
   for (const PhaseChoice& choice : order) {
     StrAppend(&text, text.empty() ? "" : " ", Name(choice.kind), choice.microbatch);
@@ -36,7 +36,7 @@ StageContext Context(int stage, int num_stages, int num_microbatches, bool backw
 
 std::string Order(std::string_view policy, const StageContext& context) {
   const PolicyRegistry registry = BuiltinPolicies();
-  return ToText(registry.Find(policy)->PlannedOrder(context));
+  return OrderText(registry.Find(policy)->PlannedOrder(context));
 }
 
 TEST(PolicyTest, GPipeRunsAllForwardsFirst) {

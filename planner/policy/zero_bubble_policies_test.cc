@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::Le;
 using ::testing::StartsWith;
 
-Timeline TimelineOf(const std::string& policy, const Pipeline& pipeline) {
+Timeline ZeroBubbleTimeline(const std::string& policy, const Pipeline& pipeline) {
   const PolicyRegistry policies = BuiltinPolicies();
   const absl::StatusOr<PipelineOrders> orders = PlanPipeline(*policies.Find(policy), pipeline);
   EXPECT_TRUE(orders.ok()) << orders.status();
@@ -44,16 +44,16 @@ TEST(ZeroBubblePoliciesTest, TheOrdersOfTheHeader) {
 
 TEST(ZeroBubblePoliciesTest, UnitTimes) {
   Pipeline pipeline = *MakePipeline({.num_groups = 4, .num_microbatches = 8});
-  const Timeline h1 = TimelineOf("zb-h1", pipeline);
+  const Timeline h1 = ZeroBubbleTimeline("zb-h1", pipeline);
   EXPECT_DOUBLE_EQ(h1.makespan_s, 27);
   EXPECT_THAT(h1.peak_activations, ElementsAre(4, 4, 4, 4));
-  const Timeline h2 = TimelineOf("zb-h2", pipeline);
+  const Timeline h2 = ZeroBubbleTimeline("zb-h2", pipeline);
   EXPECT_DOUBLE_EQ(h2.makespan_s, 27);
   EXPECT_DOUBLE_EQ(h2.span_s, 24);
-  EXPECT_DOUBLE_EQ(TimelineOf("zb-1p", pipeline).span_s, 27);
-  EXPECT_DOUBLE_EQ(TimelineOf("zb-2p", pipeline).span_s, 24);
+  EXPECT_DOUBLE_EQ(ZeroBubbleTimeline("zb-1p", pipeline).span_s, 27);
+  EXPECT_DOUBLE_EQ(ZeroBubbleTimeline("zb-2p", pipeline).span_s, 24);
   for (PipelineEdge& edge : pipeline.edges) edge.latency_s = 0.1;
-  EXPECT_NEAR(TimelineOf("zb-h1", pipeline).makespan_s, 28.2, 1e-9);
+  EXPECT_NEAR(ZeroBubbleTimeline("zb-h1", pipeline).makespan_s, 28.2, 1e-9);
 }
 
 // Qi et al. 2023, the table of bubble rates with profiled times in ms.
@@ -87,7 +87,7 @@ TEST(ZeroBubblePoliciesTest, BubblesAreThoseOfThePaper) {
     for (const auto& [policy, bubble] : row.bubbles) {
       UniformPipeline uniform = row.pipeline;
       uniform.splits_backward = policy != "1f1b";
-      EXPECT_NEAR(BubbleOf(TimelineOf(policy, *MakePipeline(uniform))), bubble, 5e-5)
+      EXPECT_NEAR(BubbleOf(ZeroBubbleTimeline(policy, *MakePipeline(uniform))), bubble, 5e-5)
           << policy << ", " << uniform.num_groups << " stages";
     }
   }
@@ -99,7 +99,7 @@ TEST(ZeroBubblePoliciesTest, PlannedOrdersKeepALimitOfMemory) {
   pipeline.stages[3].seconds = {0.8, 1.5, 0.7};
   for (const double limit : {4.0, 5.0, 6.0}) {
     pipeline.memory_limit = limit;
-    EXPECT_THAT(TimelineOf("zb-2p", pipeline).peak_activations, Each(Le(limit)));
+    EXPECT_THAT(ZeroBubbleTimeline("zb-2p", pipeline).peak_activations, Each(Le(limit)));
   }
 }
 
@@ -118,7 +118,7 @@ TEST(ZeroBubblePoliciesTest, OrdersOfUnevenStagesAreComplete) {
     for (PipelineEdge& edge : pipeline.edges) edge.latency_s = seconds(random) * (random() % 3);
     if (random() % 2 == 0) pipeline.memory_limit = 3.0 * pipeline.num_groups;
     for (const char* policy : {"zb-h1", "zb-h2", "zb-1p", "zb-2p"}) {
-      EXPECT_GT(TimelineOf(policy, pipeline).span_s, 0) << policy;
+      EXPECT_GT(ZeroBubbleTimeline(policy, pipeline).span_s, 0) << policy;
     }
   }
 }

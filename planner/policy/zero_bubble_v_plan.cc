@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kFirstBackwardPass = 2;  // of kVeePasses
 constexpr size_t kLastBackwardPass = 3;
-constexpr double kRounding = 1e-9;  // relative; less is a rounding error
+constexpr double kVeeRounding = 1e-9;  // relative; less is a rounding error
 
 size_t Index(PhaseKind kind) { return static_cast<size_t>(kind); }
 
@@ -39,7 +39,7 @@ class Planner {
       plan_.span_s = std::max(plan_.span_s, groups_[g].busy_s);
       for (size_t pass = 0; pass < kNumVeePasses; ++pass) SetLatency(g, pass);
     }
-    rounding_s_ = kRounding * plan_.span_s;
+    rounding_s_ = kVeeRounding * plan_.span_s;
   }
 
   std::optional<ZeroBubbleVPlan> Run() {
@@ -93,7 +93,7 @@ class Planner {
     return MemoryOf(g, kVeePasses[pass].chunk, kVeePasses[pass].kind);
   }
   bool Fits(size_t g, double more) const {
-    return groups_[g].memory + more <= options_.memory_limits[g] * (1 + kRounding);
+    return groups_[g].memory + more <= options_.memory_limits[g] * (1 + kVeeRounding);
   }
   // What must be free for a phase.
   double RoomFor(size_t g, size_t pass) const {

@@ -10,7 +10,7 @@
 namespace penstock::planner {
 namespace {
 
-constexpr double kForbidden = std::numeric_limits<double>::infinity();
+constexpr double kForbiddenCost = std::numeric_limits<double>::infinity();
 
 // How many prices are tried for weights.
 constexpr int kMaxPrices = 24;
@@ -52,7 +52,7 @@ class Minimizer {
     }
     assignment.cost = CostOf(network_, assignment.options);
     assignment.weight = WeightOf(network_, assignment.options);
-    if (assignment.cost == kForbidden) return std::optional<CostAssignment>();
+    if (assignment.cost == kForbiddenCost) return std::optional<CostAssignment>();
     // Where the solver proved its solution best, the bound is the cost, but for rounding.
     assignment.bound =
         std::min(assignment.bound, assignment.cost + rule_.price * assignment.weight);
@@ -136,7 +136,7 @@ class Minimizer {
 
   // The best option beside these of the others, and its cost.
   std::pair<int, double> Least(const Eliminated& record, absl::Span<const int> others) const {
-    std::pair<int, double> least = {0, kForbidden};
+    std::pair<int, double> least = {0, kForbiddenCost};
     for (size_t option = 0; option < record.costs.size(); ++option) {
       double cost = record.costs[option];
       for (size_t p = 0; p < others.size(); ++p) {

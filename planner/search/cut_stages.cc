@@ -12,14 +12,14 @@ namespace penstock::planner {
 namespace {
 
 // Rounding is no difference.
-constexpr double kSlack = 1 + 1e-9;
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kCutSlack = 1 + 1e-9;
+constexpr double kNoCut = std::numeric_limits<double>::infinity();
 constexpr int kMaxRecuts = 4;
 
 // What segments need, and the micro-batches that parts keep in flight. The limits are open. What
 // lies on the host counts if some group's devices share its memory.
-CutMemory MemoryOf(const ModelWork& work, const StepEstimate& estimate,
-                   const StagePlacement& placement) {
+CutMemory CutMemoryOf(const ModelWork& work, const StepEstimate& estimate,
+                      const StagePlacement& placement) {
   const bool shares_host =
       std::any_of(estimate.groups.begin(), estimate.groups.end(),
                   [](const GroupEstimate& group) { return !group.has_host_link; });
@@ -175,7 +175,7 @@ std::vector<int> CutEvenly(absl::Span<const std::vector<double>> costs, const Cu
   double least_total = 0;
   double total = 0;
   for (size_t i = 0; i < costs[0].size(); ++i) {
-    double least = kNever;
+    double least = kNoCut;
     double most = 0;
     for (const std::vector<double>& cost : costs) {
       least = std::min(least, cost[i]);
@@ -186,9 +186,9 @@ std::vector<int> CutEvenly(absl::Span<const std::vector<double>> costs, const Cu
     total += most;
   }
   low = std::max(low, least_total / num_parts);
-  std::vector<int> best = cutter.Cut(low * kSlack);
+  std::vector<int> best = cutter.Cut(low * kCutSlack);
   if (!best.empty()) return best;
-  best = cutter.Cut(total * kSlack);
+  best = cutter.Cut(total * kCutSlack);
   if (best.empty()) return {};
   double high = cutter.LargestOf(best);
   while (high - low > 1e-9 * high) {
@@ -231,7 +231,7 @@ absl::StatusOr<StageCut> CutStages(absl::Span<const ModelWork* const> works, con
   if (cut.estimate.is_above_limit || cut.estimate.fits() || num_groups == 1) return cut;
   // What a group needs besides what its segments tell, such as workspace, depends on where it is
   // cut: it is taken from the cuts before, of this group, and at last of all.
-  CutMemory memory = MemoryOf(*works[0], cut.estimate, placement);
+  CutMemory memory = CutMemoryOf(*works[0], cut.estimate, placement);
   const std::vector<double> shares = SharesOf(memory, cut.starts, placement);
   std::vector<double> rest(num_groups, 0);
   StageCut other = cut;

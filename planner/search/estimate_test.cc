@@ -27,12 +27,12 @@ namespace {
 
 // Devices of `bytes_per_s` links and `flops_per_s`, `fan_out` on each of `num_nodes` nodes.
 Machine MakeMachine(int64_t fan_out, int64_t num_nodes, double flops_per_s, double link_bytes_per_s,
-                    double network_bytes_per_s, int64_t memory_bytes = int64_t{1} << 36) {
+                    double network_bytes_per_s, int64_t estimate_memory_bytes = int64_t{1} << 36) {
   ClusterSpec spec;
   spec.name = "test";
   DeviceKind& kind = spec.kinds.emplace_back();
   kind.name = "device";
-  kind.memory_bytes = memory_bytes;
+  kind.memory_bytes = estimate_memory_bytes;
   kind.memory_bytes_per_s = 1e15;
   kind.peak_flops_per_s.fill(flops_per_s);
   kind.efficiency = {{1, 1}};

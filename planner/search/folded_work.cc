@@ -20,7 +20,7 @@ static_assert(kKeptLayers < kLeastLayers);
 // Where a model does not repeat layers, stages are cut at as many points at least.
 constexpr size_t kMinCuts = 32;
 // Rounding is no difference between crossings.
-constexpr double kSlack = 1 + 1e-9;
+constexpr double kFoldSlack = 1 + 1e-9;
 
 // Positions in the sequence of forward operators.
 struct Positions {
@@ -55,7 +55,7 @@ std::vector<int> FindCuts(const ForwardSequence& sequence, absl::Span<const Posi
   std::vector<int> cuts;
   for (int i = 0; i + 1 < count; ++i) {
     const double limit = most_here[i] >= 0 ? most_here[i] : most;
-    if (crossing[i] <= limit * kSlack) cuts.push_back(i);
+    if (crossing[i] <= limit * kFoldSlack) cuts.push_back(i);
   }
   return cuts;
 }

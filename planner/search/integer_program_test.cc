@@ -7,12 +7,12 @@
 namespace penstock::planner {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kIntegerProgramInfinity = std::numeric_limits<double>::infinity();
 
 TEST(IntegerProgramTest, TheExampleOfTheHeader) {
   IntegerProgram program;
   program.columns = {{3, true}, {2, true}};
-  program.rows = {{{{0, 1}, {1, 1}}, 1, kInfinity}};
+  program.rows = {{{{0, 1}, {1, 1}}, 1, kIntegerProgramInfinity}};
   const auto solution = SolveIntegerProgram(program);
   ASSERT_TRUE(solution.ok()) << solution.status();
   ASSERT_TRUE(solution->has_value());
@@ -26,7 +26,7 @@ TEST(IntegerProgramTest, BinaryColumnsAreNotHalved) {
   // relaxation would take a part of the first.
   IntegerProgram program;
   program.columns = {{-5, true}, {-4, true}, {-3, true}};
-  program.rows = {{{{0, 4}, {1, 3}, {2, 2}}, -kInfinity, 5}};
+  program.rows = {{{{0, 4}, {1, 3}, {2, 2}}, -kIntegerProgramInfinity, 5}};
   const auto solution = SolveIntegerProgram(program);
   ASSERT_TRUE(solution.ok()) << solution.status();
   EXPECT_EQ((*solution)->values, (std::vector<double>{0, 1, 1}));
@@ -36,7 +36,7 @@ TEST(IntegerProgramTest, BinaryColumnsAreNotHalved) {
 TEST(IntegerProgramTest, SaysThatNothingSatisfiesTheRows) {
   IntegerProgram program;
   program.columns = {{1, true}, {1, true}};
-  program.rows = {{{{0, 1}, {1, 1}}, 3, kInfinity}};
+  program.rows = {{{{0, 1}, {1, 1}}, 3, kIntegerProgramInfinity}};
   auto solution = SolveIntegerProgram(program);
   ASSERT_TRUE(solution.ok()) << solution.status();
   EXPECT_FALSE(solution->has_value());
@@ -49,7 +49,7 @@ TEST(IntegerProgramTest, SaysThatNothingSatisfiesTheRows) {
 
 TEST(IntegerProgramTest, AnInfiniteCostForbids) {
   IntegerProgram program;
-  program.columns = {{kInfinity, true}, {7, true}};
+  program.columns = {{kIntegerProgramInfinity, true}, {7, true}};
   program.rows = {{{{0, 1}, {1, 1}}, 1, 1}};
   const auto solution = SolveIntegerProgram(program);
   ASSERT_TRUE(solution.ok()) << solution.status();

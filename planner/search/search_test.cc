@@ -40,7 +40,7 @@ constexpr bool kIsSanitized = true;
 #else
 constexpr bool kIsSanitized = false;
 #endif
-constexpr int kRandomProblems = kIsSanitized ? 6 : 24;
+constexpr int kRandomSearches = kIsSanitized ? 6 : 24;
 
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
@@ -600,7 +600,7 @@ TEST_F(SearchTest, FindsWhatAnExhaustiveSearchFinds) {
   std::mt19937 random(7);
   const auto pick = [&](std::vector<int64_t> from) { return from[random() % from.size()]; };
   int num_limited = 0;
-  for (int round = 0; round < kRandomProblems; ++round) {
+  for (int round = 0; round < kRandomSearches; ++round) {
     graph::ModelConfig config;
     const bool differ = round % 2 == 1;  // the devices
     config.layers = pick({1, 2, 3, 5, 8});
@@ -733,7 +733,7 @@ TEST_F(SearchTest, FindsWhatAnExhaustiveSearchFinds) {
               result->best.estimate.step_s * worth * (1 + kTieTolerance))
         << Describe(with_options->best);
   }
-  EXPECT_GT(num_limited, kRandomProblems / 6);
+  EXPECT_GT(num_limited, kRandomSearches / 6);
 }
 
 // Half of the devices are half as fast: the pipeline's slower stage has half as many layers, and

@@ -12,7 +12,7 @@
 namespace penstock::planner {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kNoBound = std::numeric_limits<double>::infinity();
 // Smaller kernels are seldom faster for their size, and then by little.
 constexpr double kLeastWithMoreMicrobatches = 0.99;
 
@@ -20,11 +20,11 @@ constexpr double kLeastWithMoreMicrobatches = 0.99;
 
 absl::StatusOr<StrategyBounds> StrategyBounds::Create(const Machine& machine, StrategyWork* work) {
   StrategyBounds bounds;
-  bounds.serial_s_ = kNever;
+  bounds.serial_s_ = kNoBound;
   bounds.has_own_cores_ = machine.core_groups.empty();
   bounds.memory_bytes_ = machine.cluster.spec().kinds.size() == 1
                              ? static_cast<double>(machine.cluster.KindOf(0).memory_bytes)
-                             : kNever;
+                             : kNoBound;
   const auto num_devices = static_cast<int>(machine.cluster.num_devices());
   const std::vector<int> alike = FirstAlikeGroups(machine.cluster, 1, num_devices);
   for (int device = 0; device < num_devices; ++device) {

@@ -18,14 +18,14 @@ using graph::Sharding;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-DimSharding Split(int64_t parts) {
+DimSharding HaloSplit(int64_t parts) {
   DimSharding dim;
   dim.axes = {{0, 1, parts}};
   return dim;
 }
 
 DimSharding Windows(int64_t parts, const graph::Window& window) {
-  DimSharding dim = Split(parts);
+  DimSharding dim = HaloSplit(parts);
   dim.window = window;
   return dim;
 }
@@ -45,53 +45,53 @@ std::vector<std::vector<std::string>> Pieces(const DimSharding& held, const DimS
 
 TEST(HaloPiecesTest, AllButTheFirst) {
   EXPECT_THAT(
-      Pieces(Split(4), Windows(4, {.extent = 7, .low = 1}), 8),
+      Pieces(HaloSplit(4), Windows(4, {.extent = 7, .low = 1}), 8),
       ElementsAre(ElementsAre("1: 2-3"), ElementsAre("2: 4-5"), ElementsAre("3: 6-7"), IsEmpty()));
 }
 
 TEST(HaloPiecesTest, SliceInTheMiddle) {
   // The parts of the result read 4-6, 6-8, 8-10 and 10-12; those held are 0-4, 4-8, 8-12 and 12-16.
-  EXPECT_THAT(Pieces(Split(4), Windows(4, {.extent = 8, .low = 4}), 16),
+  EXPECT_THAT(Pieces(HaloSplit(4), Windows(4, {.extent = 8, .low = 4}), 16),
               ElementsAre(ElementsAre("1: 4-6"), IsEmpty(), IsEmpty(), ElementsAre("2: 10-12")));
 }
 
 TEST(HaloPiecesTest, Pad) {
   // The parts of 12 results are of 3 and read nothing, 0-3, 3-6 and 6-8; those held are of 2.
-  EXPECT_THAT(Pieces(Split(4), Windows(4, {.extent = 12, .low = -3}), 8),
+  EXPECT_THAT(Pieces(HaloSplit(4), Windows(4, {.extent = 12, .low = -3}), 8),
               ElementsAre(IsEmpty(), ElementsAre("0: 0-2"), ElementsAre("1: 3-4"), IsEmpty()));
 }
 
 TEST(HaloPiecesTest, Stride2IsLocalWherePartsMatch) {
-  EXPECT_THAT(Pieces(Split(4), Windows(4, {.extent = 8, .stride = 2}), 16),
+  EXPECT_THAT(Pieces(HaloSplit(4), Windows(4, {.extent = 8, .stride = 2}), 16),
               ElementsAre(IsEmpty(), IsEmpty(), IsEmpty(), IsEmpty()));
   // The parts of 5 results begin at 0, 2, 3 and 4 and read 0-3, 4-5, 6-7 and 8-9.
-  EXPECT_THAT(Pieces(Split(4), Windows(4, {.extent = 5, .stride = 2}), 9),
+  EXPECT_THAT(Pieces(HaloSplit(4), Windows(4, {.extent = 5, .stride = 2}), 9),
               ElementsAre(IsEmpty(), IsEmpty(), IsEmpty(), IsEmpty()));
 }
 
 TEST(HaloPiecesTest, Stride2) {
   // The results read 4, 6 and 8; the parts held are 0-3, 3-5, 5-8 and 8-10.
   EXPECT_THAT(
-      Pieces(Split(4), Windows(4, {.extent = 3, .stride = 2, .low = 4}), 10),
+      Pieces(HaloSplit(4), Windows(4, {.extent = 3, .stride = 2, .low = 4}), 10),
       ElementsAre(ElementsAre("1: 4-5"), ElementsAre("2: 6-7"), ElementsAre("3: 8-9"), IsEmpty()));
 }
 
 TEST(HaloPiecesTest, Window3TakesOneFromEachSide) {
-  EXPECT_THAT(Pieces(Split(4), Windows(4, {.extent = 8, .low = -1, .size = 3}), 8),
+  EXPECT_THAT(Pieces(HaloSplit(4), Windows(4, {.extent = 8, .low = -1, .size = 3}), 8),
               ElementsAre(ElementsAre("1: 2-3"), ElementsAre("0: 1-2", "2: 4-5"),
                           ElementsAre("1: 3-4", "3: 6-7"), ElementsAre("2: 5-6")));
 }
 
 TEST(HaloPiecesTest, UnevenWindow3Of7Over4) {
   // Parts are 0-2, 2-4, 4-6 and 6-7.
-  EXPECT_THAT(Pieces(Split(4), Windows(4, {.extent = 7, .low = -1, .size = 3}), 7),
+  EXPECT_THAT(Pieces(HaloSplit(4), Windows(4, {.extent = 7, .low = -1, .size = 3}), 7),
               ElementsAre(ElementsAre("1: 2-3"), ElementsAre("0: 1-2", "2: 4-5"),
                           ElementsAre("1: 3-4", "3: 6-7"), ElementsAre("2: 5-6")));
 }
 
 TEST(HaloPiecesTest, PartsThinnerThanTheHaloTakeFromSeveral) {
   EXPECT_THAT(
-      Pieces(Split(4), Windows(4, {.extent = 4, .low = -2, .size = 5}), 4),
+      Pieces(HaloSplit(4), Windows(4, {.extent = 4, .low = -2, .size = 5}), 4),
       ElementsAre(ElementsAre("1: 1-2", "2: 2-3"), ElementsAre("0: 0-1", "2: 2-3", "3: 3-4"),
                   ElementsAre("0: 0-1", "1: 1-2", "3: 3-4"), ElementsAre("1: 1-2", "2: 2-3")));
 }
@@ -99,16 +99,16 @@ TEST(HaloPiecesTest, PartsThinnerThanTheHaloTakeFromSeveral) {
 TEST(HaloPiecesTest, EmptyPartsHaveNothingAndMayNeedNothing) {
   // 2 of 5 elements over 4: the parts of the result are 0, none, 1 and none; those held are 0-2,
   // 2-3, 3-4 and 4-5.
-  EXPECT_THAT(Pieces(Split(4), Windows(4, {.extent = 2, .low = 3}), 5),
+  EXPECT_THAT(Pieces(HaloSplit(4), Windows(4, {.extent = 2, .low = 3}), 5),
               ElementsAre(ElementsAre("2: 3-4"), IsEmpty(), ElementsAre("3: 4-5"), IsEmpty()));
   // 3 elements over 4: 0, 1, 2 and none.
-  EXPECT_THAT(Pieces(Split(4), Windows(4, {.extent = 5, .low = -1}), 3),
+  EXPECT_THAT(Pieces(HaloSplit(4), Windows(4, {.extent = 5, .low = -1}), 3),
               ElementsAre(IsEmpty(), IsEmpty(), IsEmpty(), IsEmpty()));
 }
 
 // Over 2 of the 4 parts: device 1 has what devices 2 and 3 have not.
 TEST(HaloPiecesTest, CopiesSendToTheSideWhereTheyAre) {
-  const DimSharding held = Split(2);
+  const DimSharding held = HaloSplit(2);
   EXPECT_THAT(Pieces(held, Windows(4, {.extent = 7, .low = 1}), 8),
               ElementsAre(IsEmpty(), ElementsAre("2: 4-5"), IsEmpty(), IsEmpty()));
   EXPECT_THAT(Pieces(DimSharding(), Windows(4, {.extent = 7, .low = 1}), 8),

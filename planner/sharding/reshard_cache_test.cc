@@ -13,7 +13,7 @@ namespace {
 using graph::Mesh;
 using graph::Sharding;
 
-Sharding SplitOver(const Mesh& mesh, int axis, int dim) {
+Sharding SplitCacheOver(const Mesh& mesh, int axis, int dim) {
   Sharding sharding = Sharding::Replicated(2);
   sharding.dims[dim].axes = {WholeAxis(mesh, axis)};
   return sharding;
@@ -25,7 +25,7 @@ TEST(ReshardCachesTest, MeshesHaveChainsOfTheirOwn) {
   double costs[2];
   for (const int64_t size : {2, 8}) {
     const Mesh mesh = {"m", {{"x", size, false}}};
-    const Sharding from = SplitOver(mesh, 0, 0);
+    const Sharding from = SplitCacheOver(mesh, 0, 0);
     const Sharding to = Sharding::Replicated(2);
     ReshardCache& cache = caches.Of(mesh);
     EXPECT_EQ(cache.Steps(from, to), PlanReshard(mesh, from, to)) << size;

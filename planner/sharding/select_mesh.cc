@@ -50,7 +50,7 @@ struct Group {
   std::optional<CommonMesh> common;
 };
 
-std::string TemporalAxes(const Mesh& mesh) {
+std::string TemporalAxesText(const Mesh& mesh) {
   std::string text;
   for (const graph::MeshAxis& axis : mesh.axes) {
     if (axis.is_temporal) StrAppend(&text, text.empty() ? "" : ", ", axis.name, "=", axis.size);
@@ -128,9 +128,9 @@ absl::Status SelectMesh(Graph& graph) {
         return LiesOnBoth(graph, graph.node(alike->first), node, ToStd(status.message()));
       }
       const Mesh& first = groups[0].meshes[0];
-      if (TemporalAxes(graph.meshes()[node.mesh]) != TemporalAxes(first)) {
+      if (TemporalAxesText(graph.meshes()[node.mesh]) != TemporalAxesText(first)) {
         const auto text = [](const Mesh& mesh) {
-          const std::string axes = TemporalAxes(mesh);
+          const std::string axes = TemporalAxesText(mesh);
           return StrCat("'", mesh.name, "' has ", axes.empty() ? "none" : axes);
         };
         return LiesOnBoth(graph, graph.node(groups[0].first), node,

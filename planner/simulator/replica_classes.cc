@@ -32,7 +32,7 @@ void Append(double value, std::vector<uint32_t>* signature) {
   signature->push_back(static_cast<uint32_t>(bits >> 32));
 }
 
-std::vector<uint32_t> Iota(size_t size) {
+std::vector<uint32_t> FirstNumbers(size_t size) {
   std::vector<uint32_t> numbers(size);
   std::iota(numbers.begin(), numbers.end(), 0);
   return numbers;
@@ -237,12 +237,12 @@ ReplicaClasses SeparateClasses(const FoldedPlan& plan, const PlanPeers& peers,
                                const GroupPlaces& places) {
   ReplicaClasses classes;
   classes.num_devices = plan.num_devices();
-  classes.of_device = Iota(plan.num_devices());
+  classes.of_device = FirstNumbers(plan.num_devices());
   for (const PlanPeers::GroupSet& set : peers.sets()) {
     classes.num_groups.push_back(static_cast<uint32_t>(set.groups.size()));
-    classes.of_group.push_back(Iota(set.groups.size()));
+    classes.of_group.push_back(FirstNumbers(set.groups.size()));
   }
-  classes.of_link = Iota(places.num_links());
+  classes.of_link = FirstNumbers(places.num_links());
   return classes;
 }
 

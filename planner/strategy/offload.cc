@@ -23,7 +23,7 @@ using graph::NodeId;
 using graph::Phase;
 using graph::ValueId;
 
-constexpr char kMark[] = "offload";
+constexpr char kOffloadMark[] = "offload";
 constexpr char kMemory[] = "memory";
 constexpr char kHost[] = "host";
 
@@ -72,8 +72,8 @@ class Offloader {
     for (NodeId id = 0; id < in_.num_nodes(); ++id) {
       const Node& node = in_.node(id);
       if (!Computes(node)) continue;
-      if (node.attributes.Find(kMark) != nullptr) {
-        least_bytes_[id] = node.attributes.GetInt(kMark, 0);
+      if (node.attributes.Find(kOffloadMark) != nullptr) {
+        least_bytes_[id] = node.attributes.GetInt(kOffloadMark, 0);
       } else if (node.operands.size() == 1) {
         least_bytes_[id] = least_bytes_[in_.value(node.operands[0]).producer];
       }
@@ -155,7 +155,7 @@ class Offloader {
       copy.operands[i] = OperandOf(node, i);
     }
     copy.results.clear();
-    copy.attributes.Erase(kMark);
+    copy.attributes.Erase(kOffloadMark);
     if (copy.forward != kNoNode) copy.forward = now_node_[copy.forward];
     std::vector<std::string> names;
     for (const ValueId result : node.results) names.push_back(in_.value(result).name);
@@ -254,7 +254,7 @@ class Offloader {
 
   ValueId Add(Node node, ValueId like, const std::string& suffix, Phase phase, int stage) {
     node.results.clear();
-    node.attributes.Erase(kMark);
+    node.attributes.Erase(kOffloadMark);
     node.phase = phase;
     node.stage = stage;
     node.forward = kNoNode;
@@ -315,14 +315,14 @@ bool IsOnHost(const Graph& graph, ValueId value) {
 
 bool GoesToHost(const Graph& graph, ValueId value) {
   return IsOnHost(graph, value) ||
-         graph.node(graph.value(value).producer).attributes.Find(kMark) != nullptr;
+         graph.node(graph.value(value).producer).attributes.Find(kOffloadMark) != nullptr;
 }
 
 void MarkOffload(Offload offload, Graph& graph) {
   for (NodeId id = 0; id < graph.num_nodes(); ++id) {
     const Node& node = graph.node(id);
     if (OffloadsActivations(offload) && Computes(node)) {
-      graph.mutable_node(id).attributes.Set(kMark, kMinOffloadBytes);
+      graph.mutable_node(id).attributes.Set(kOffloadMark, kMinOffloadBytes);
     }
     if (!OffloadsStates(offload) || node.phase != Phase::kUpdate) continue;
     for (const int operand : node.op->updated_operands()) {
@@ -342,7 +342,8 @@ absl::Status AddOffload(const graph::OpRegistry& ops, Graph& graph) {
     return absl::InternalError("no operators to_host and to_device");
   }
   const bool any = std::any_of(graph.nodes().begin(), graph.nodes().end(), [&](const Node& node) {
-    return node.op == to_host || node.op == to_device || node.attributes.Find(kMark) != nullptr ||
+    return node.op == to_host || node.op == to_device ||
+           node.attributes.Find(kOffloadMark) != nullptr ||
            node.attributes.Find(kMemory) != nullptr;
   });
   if (!any) return absl::OkStatus();

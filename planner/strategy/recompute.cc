@@ -26,7 +26,7 @@ using graph::NodeId;
 using graph::Phase;
 using graph::ValueId;
 
-constexpr char kMark[] = "recompute";
+constexpr char kRecomputeMark[] = "recompute";
 constexpr int kUnmarked = -1;
 constexpr int kAnySegment = 0;
 
@@ -40,18 +40,18 @@ bool IsBackward(const Node& node) {
   return node.phase == Phase::kBackward || node.phase == Phase::kWeightBackward;
 }
 
-bool Computes(const Node& node) {
+bool IsRecomputable(const Node& node) {
   return node.phase == Phase::kForward && !node.op->has_declared_type() &&
          (!node.operands.empty() || node.op->is_random());
 }
 
-graph::ShardingRule RuleOf(const Graph& graph, const Node& node) {
+graph::ShardingRule ShardingRuleOf(const Graph& graph, const Node& node) {
   const std::vector<TensorType> operands = graph.OperandTypes(node);
   const std::vector<TensorType> results = graph.ResultTypes(node);
   return node.op->Rule({node.attributes, operands, results});
 }
 
-bool Has(const graph::TensorFactors& dims, int factor) {
+bool HasFactor(const graph::TensorFactors& dims, int factor) {
   return std::any_of(dims.begin(), dims.end(), [factor](const graph::DimFactors& dim) {
     return std::find(dim.begin(), dim.end(), factor) != dim.end();
   });
@@ -60,19 +60,19 @@ bool Has(const graph::TensorFactors& dims, int factor) {
 // Whether the node sums over a factor that several operands share: matmul, einsum, attention.
 bool IsProduct(const graph::ShardingRule& rule) {
   for (int factor = 0; factor < static_cast<int>(rule.factors.size()); ++factor) {
-    const auto count =
-        std::count_if(rule.operands.begin(), rule.operands.end(),
-                      [factor](const graph::TensorFactors& dims) { return Has(dims, factor); });
+    const auto count = std::count_if(
+        rule.operands.begin(), rule.operands.end(),
+        [factor](const graph::TensorFactors& dims) { return HasFactor(dims, factor); });
     const bool is_made =
         std::any_of(rule.results.begin(), rule.results.end(),
-                    [factor](const graph::TensorFactors& dims) { return Has(dims, factor); });
+                    [factor](const graph::TensorFactors& dims) { return HasFactor(dims, factor); });
     if (count > 1 && !is_made) return true;
   }
   return false;
 }
 
 bool IsCheap(const Graph& graph, const Node& node) {
-  if (IsProduct(RuleOf(graph, node))) return false;
+  if (IsProduct(ShardingRuleOf(graph, node))) return false;
   const std::vector<TensorType> operands = graph.OperandTypes(node);
   const std::vector<TensorType> results = graph.ResultTypes(node);
   double made_bytes = 0;
@@ -97,14 +97,14 @@ void MarkCheap(Graph& graph) {
     const Node& node = graph.node(id);
     if (node.phase != Phase::kForward) continue;
     bool is_marked = false;
-    if (Computes(node)) {
+    if (IsRecomputable(node)) {
       is_marked = std::all_of(node.operands.begin(), node.operands.end(),
                               [&](ValueId operand) { return is_at_hand[operand]; }) &&
                   IsCheap(graph, node);
-      if (is_marked) graph.mutable_node(id).attributes.Set(kMark, int64_t{kAnySegment});
+      if (is_marked) graph.mutable_node(id).attributes.Set(kRecomputeMark, int64_t{kAnySegment});
     }
     // Parameters, inputs and constants do not have to be kept.
-    if (!is_marked && Computes(node)) continue;
+    if (!is_marked && IsRecomputable(node)) continue;
     for (const ValueId result : node.results) is_at_hand[result] = true;
   }
 }
@@ -140,8 +140,8 @@ class Recomputer {
     bool any = false;
     for (NodeId id = 0; id < in_.num_nodes(); ++id) {
       const Node& node = in_.node(id);
-      if (node.attributes.Find(kMark) == nullptr || !Computes(node)) continue;
-      const auto mark = static_cast<int>(node.attributes.GetInt(kMark, kAnySegment));
+      if (node.attributes.Find(kRecomputeMark) == nullptr || !IsRecomputable(node)) continue;
+      const auto mark = static_cast<int>(node.attributes.GetInt(kRecomputeMark, kAnySegment));
       if (!RunsEachMicrobatch(node)) continue;
       if (mark == kAnySegment && Communicates(node)) continue;
       marks_[id] = mark;
@@ -184,7 +184,7 @@ class Recomputer {
       return in_.node(in_.value(value).producer).mesh != node.mesh;
     };
     if (std::any_of(node.operands.begin(), node.operands.end(), is_foreign)) return true;
-    const graph::ShardingRule rule = RuleOf(in_, node);
+    const graph::ShardingRule rule = ShardingRuleOf(in_, node);
     for (int factor = 0; factor < static_cast<int>(rule.factors.size()); ++factor) {
       std::optional<std::vector<AxisRef>> axes;
       const auto differs = [&](ValueId value, const graph::TensorFactors& dims) {
@@ -200,7 +200,7 @@ class Recomputer {
       bool is_in_results = true;
       for (size_t r = 0; r < node.results.size(); ++r) {
         if (differs(node.results[r], rule.results[r])) return true;
-        is_in_results = is_in_results && Has(rule.results[r], factor);
+        is_in_results = is_in_results && HasFactor(rule.results[r], factor);
       }
       const bool is_pass_through = rule.factors[factor].kind == graph::FactorKind::kPassThrough;
       const bool is_whole = !axes.has_value() || axes->empty();
@@ -266,7 +266,7 @@ class Recomputer {
                                  ReadsClone(operand, node.stage, SegmentOf(node));
         operand = reads_clone ? CloneOf(operand) : now_[operand];
       }
-      copy.attributes.Erase(kMark);
+      copy.attributes.Erase(kRecomputeMark);
       if (copy.forward != kNoNode) copy.forward = now_node_[copy.forward];
       std::vector<std::string> names;
       for (const ValueId result : node.results) names.push_back(in_.value(result).name);
@@ -311,7 +311,7 @@ class Recomputer {
       }
       if (!is_ready) continue;
       open.pop_back();
-      copy.attributes.Erase(kMark);
+      copy.attributes.Erase(kRecomputeMark);
       copy.attributes.Set(kRecomputedMark, true);
       copy.phase = clone_phase_[id];
       copy.forward = now_node_[id];
@@ -409,7 +409,7 @@ std::vector<int> RecomputeSegments(const Graph& graph) {
     const NodeId begin = sequence.nodes[starts[s]];
     const NodeId end = starts[s + 1] < count ? sequence.nodes[starts[s + 1]] : graph.num_nodes();
     for (NodeId id = begin; id < end; ++id) {
-      if (Computes(graph.node(id))) segments[id] = static_cast<int>(s) + 1;
+      if (IsRecomputable(graph.node(id))) segments[id] = static_cast<int>(s) + 1;
     }
   }
   return segments;
@@ -425,13 +425,14 @@ void MarkRecompute(Recompute level, Graph& graph) {
   }
   const std::vector<int> segments = RecomputeSegments(graph);
   for (NodeId id = 0; id < graph.num_nodes(); ++id) {
-    if (segments[id] > 0) graph.mutable_node(id).attributes.Set(kMark, int64_t{segments[id]});
+    if (segments[id] > 0)
+      graph.mutable_node(id).attributes.Set(kRecomputeMark, int64_t{segments[id]});
   }
 }
 
 absl::Status AddRecomputation(Graph& graph) {
   const bool any = std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) {
-    return node.attributes.Find(kMark) != nullptr;
+    return node.attributes.Find(kRecomputeMark) != nullptr;
   });
   if (any) graph = Recomputer(graph).Run();
   return absl::OkStatus();
