@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+
 #include "actors/engine/host_inspector_internal.h"
 #include "actors/engine/host_messages_internal.h"
 #include "base/machine.h"
