@@ -1,5 +1,6 @@
 #include "cli/join_job.h"
 
+#include <cstdio>
 #include <string>
 #include <utility>
 
@@ -26,6 +27,9 @@ void KeepLog(const Environment& environment, const std::string& folder, int64_t 
 
 absl::Status JoinJob(const Environment& environment, actors::NodeOptions node,
                      std::string_view devices, bool is_quiet, const std::string& log_folder) {
+  // What libraries print through stdio goes out line by line, so that a node that is killed has
+  // told all that it had printed.
+  (void)setvbuf(stdout, nullptr, _IOLBF, 0);
   if (!log_folder.empty()) {
     if (node.rank >= 0) {
       KeepLog(environment, log_folder, node.rank);

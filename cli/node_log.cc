@@ -123,8 +123,6 @@ absl::Status KeepOutput(const std::string& path) {
   if (dup2(lines[1], STDOUT_FILENO) < 0 || dup2(lines[1], STDERR_FILENO) < 0) {
     return Failure("dup2");
   }
-  // What libraries print through stdio is there line by line, too.
-  (void)setvbuf(stdout, nullptr, _IOLBF, 0);
   return absl::OkStatus();
 }
 

@@ -46,6 +46,17 @@ class LocalDeathTest(DeathTest):
         os.kill(self.node(1), signal.SIGSTOP)
         self.check_named(begin, r"penstock: node 1 \(pid \d+ on \S+\) has not answered for 3\.3s", 1)
 
+    def test_the_last_lines_of_a_node_that_is_killed(self):
+        """What a library has printed to the standard output, which is a pipe, is not in a buffer of the
+        node: here UCX, which says what it has been told."""
+        self.start([str(self.program), "run", *self.long_job()[1:], "--procs", "2"], UCX_LOG_LEVEL="info")
+        begin = time.monotonic()
+        os.kill(self.node(1), signal.SIGKILL)
+        self.check_named(begin, r"penstock: node 1 \(pid \d+ on \S+\) was killed by signal 9",
+                         128 + signal.SIGKILL)
+        self.assertRegex(self.output.text(), r"The last lines of node 1 on \S+:\n(  .*\n)*"
+                         r"  .*UCX_\* env variable: UCX_LOG_LEVEL=info\n")
+
     def test_a_second_interrupt_ends_the_job_at_once(self):
         self.launch()
         os.kill(self.node(1), signal.SIGSTOP)  # so that no step ends
