@@ -291,8 +291,9 @@ class LaunchTest(unittest.TestCase):
         self.assertNotEqual(failed.returncode, 0)
         self.assertRegex(failed.stderr, rf"127\.0\.0\.1\] ssh: connect to .* port {port}: "
                                         "Connection refused")
-        self.assertRegex(failed.stderr, r"penstock: node \d .*127\.0\.0\.1.* exited with status "
-                                        "255 before it joined")
+        self.assertRegex(failed.stderr, r"penstock: node \d .*127\.0\.0\.1.* exited with status 255 "
+                                        r"\(ssh on \S+: ssh: connect to .*: Connection refused\) before "
+                                        "it joined")
         # No node has begun, so there is no log.
         self.assertRegex(failed.stderr, r"The last lines of node \d:\n")
 

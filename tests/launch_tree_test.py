@@ -125,7 +125,9 @@ class LaunchTreeTest(HostsDeathTest):
                               timeout=120, check=False)
         self.assertEqual(done.returncode, 255, done.stderr)
         self.assertRegex(done.stderr, r"\[3 n4\] ssh: connect to host n4 ")
-        self.assertRegex(done.stderr, r"penstock: node 3 .*n4.* exited with status 255 before it joined")
+        # The ssh that failed is not this host's.
+        self.assertRegex(done.stderr, r"penstock: node 3 \(.*n4\) exited with status 255 \(ssh on n3: "
+                         r"ssh: connect to host n4 port \d+: .*\) before it joined")
         await_true(lambda: not self.left(), "the end of all processes")
 
     def test_other_launchers_have_no_tree(self):

@@ -1,5 +1,7 @@
 #include "actors/cluster/agent_tree.h"
 
+#include <sys/wait.h>
+
 #include <algorithm>
 
 #include "absl/strings/numbers.h"
@@ -95,6 +97,16 @@ std::vector<std::string> RunThrough(std::vector<std::string> through, bool joins
     through.insert(through.end(), {"/bin/sh", "-c", script});
   }
   return through;
+}
+
+std::string StarterNote(std::string_view program, std::string_view host, int wait_status,
+                        std::string_view last_line) {
+  constexpr int kFailedItself = 255;
+  if (!WIFEXITED(wait_status) || WEXITSTATUS(wait_status) != kFailedItself) return "";
+  program.remove_prefix(program.rfind('/') + 1);  // npos + 1 is 0
+  // Lines of ssh itself end with a carriage return, too.
+  while (!last_line.empty() && last_line.back() == '\r') last_line.remove_suffix(1);
+  return StrCat(" (", program, " on ", host, last_line.empty() ? "" : ": ", last_line, ")");
 }
 
 }  // namespace penstock::actors

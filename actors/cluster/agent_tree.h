@@ -65,6 +65,12 @@ LaunchCommand CommandOfPart(const TreeOptions& options, absl::Span<const TreeHos
 std::vector<std::string> RunThrough(std::vector<std::string> through, bool joins_arguments,
                                     absl::Span<const std::string> words);
 
+// What is said of a node behind "exited with status 255", the status of an ssh that has failed
+// itself: " (ssh on n1: its last line)", with the host that has run it. Nothing of another status,
+// which is the node's.
+std::string StarterNote(std::string_view program, std::string_view host, int wait_status,
+                        std::string_view last_line);
+
 }  // namespace penstock::actors
 
 #endif  // PENSTOCK_ACTORS_CLUSTER_AGENT_TREE_H_

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -29,6 +30,9 @@ constexpr absl::Duration kAgentStartTimeout = absl::Seconds(30);
 // nodes of this host have ended, or nobody reads what is told. Nodes below that are left then are
 // out of reach.
 constexpr kj::Duration kEndGrace = 5 * kj::SECONDS;
+
+// Of the last line of a program that starts an agent, what an error shows.
+constexpr size_t kMaxStarterLineBytes = 300;
 
 // The text up to the next space, which is taken away with it.
 std::string_view TakeWord(std::string_view* text) {
@@ -60,19 +64,22 @@ class Agent {
 
   absl::Status Start() {
     launcher_ = std::make_unique<LocalLauncher>(loop_.io(), HostName());
-    launcher_->SetEvents({[this](uint32_t rank, std::string_view line) {
-                            for (const AgentReport& report : ReportsOfLine(rank, line)) {
-                              Tell(report);
-                            }
-                          },
-                          [this](uint32_t rank, int wait_status, std::string_view note) {
-                            Tell({AgentReport::Kind::kExit, rank, wait_status, std::string(note)});
-                            exited_.push_back(rank);
-                          }});
+    launcher_->SetEvents(
+        {[this](uint32_t rank, std::string_view line) {
+           const auto below = last_lines_.find(rank);
+           if (below != last_lines_.end()) below->second = line.substr(0, kMaxStarterLineBytes);
+           for (const AgentReport& report : ReportsOfLine(rank, line)) Tell(report);
+         },
+         [this](uint32_t rank, int wait_status, std::string_view note) {
+           Tell({AgentReport::Kind::kExit, rank, wait_status,
+                 note.empty() ? NoteOf(rank, wait_status) : std::string(note)});
+           exited_.push_back(rank);
+         }});
     // First, so that the tree grows while the nodes of this host start.
     uint32_t rank_below = options_.first_rank + options_.num_ranks;
     for (const absl::Span<const TreeHost> part : SplitHosts(options_.below, options_.tree.fanout)) {
       RETURN_IF_ERROR(launcher_->Launch(CommandOfPart(options_.tree, part, rank_below)).status());
+      last_lines_[rank_below];
       rank_below += NumRanks(part);
     }
     std::vector<std::vector<int>> cores(options_.num_ranks);
@@ -114,6 +121,13 @@ class Agent {
   void Close() { launcher_ = nullptr; }  // kills what still runs
 
  private:
+  // Of the end of a node that a program such as ssh has started from here.
+  std::string NoteOf(uint32_t rank, int wait_status) const {
+    const auto below = last_lines_.find(rank);
+    if (below == last_lines_.end()) return "";
+    return StarterNote(options_.tree.through[0], HostName(), wait_status, below->second);
+  }
+
   void Tell(const AgentReport& report) {
     if (!is_alone_ && !Write(StrCat(ToLine(report), "\n"))) is_alone_ = true;
   }
@@ -125,6 +139,9 @@ class Agent {
   std::vector<uint32_t> exited_;  // those of which the end was told
   kj::TimePoint end_began_;       // when the end of the job was not certain yet
   bool is_alone_ = false;         // nobody reads any more
+  // What was printed last by each program that starts an agent below, or by the agent: by the first
+  // of its ranks.
+  std::map<uint32_t, std::string> last_lines_;
   std::unique_ptr<LocalLauncher> launcher_;
 };
 

@@ -1,3 +1,4 @@
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -6,8 +7,11 @@
 #include "absl/time/time.h"
 #include <kj/debug.h>
 
+#include "actors/cluster/agent_tree.h"
+#include "actors/cluster/child_process.h"
 #include "actors/cluster/network_interface.h"
 #include "actors/cluster/node_supervisor_internal.h"
+#include "actors/cluster/oom_kills.h"
 #include "actors/cluster/socket_address.h"
 #include "actors/engine/error_origin.h"
 #include "actors/engine/step_name.h"
@@ -31,6 +35,8 @@ constexpr absl::Duration kPatiencePerNode = absl::Milliseconds(100);
 constexpr absl::Duration kJoiningPatience = absl::Seconds(20);
 // So that thousands of nodes do not keep this process busy with asking them.
 constexpr absl::Duration kHeartbeatPerNode = absl::Microseconds(250);
+// Of the last line of a program that starts a node, what an error shows.
+constexpr size_t kMaxStarterLineBytes = 300;
 // Longest name of a host or an interface that is taken from a node.
 constexpr size_t kMaxNameBytes = 255;
 
@@ -81,12 +87,9 @@ control::StatusPromise NodeSupervisor::Listen(std::string key) {
       .have_all_joined = false};
   failure_detector_ = std::make_unique<FailureDetector>(
       loop_.timer(), *launcher_, times, [this](const FailureDetector::Loss& loss) { Lose(loss); });
-  launcher_->SetEvents({[this](uint32_t rank, std::string_view line) {
-                          on_line_(rank, nodes_[rank]->description.host, line);
-                        },
+  launcher_->SetEvents({[this](uint32_t rank, std::string_view line) { HandleLine(rank, line); },
                         [this](uint32_t rank, int wait_status, std::string_view note) {
-                          starts_.End(rank);
-                          failure_detector_->OnExit(rank, wait_status, note);
+                          HandleExit(rank, wait_status, note);
                         }});
   // The system protects what passes through a socket of this host.
   std::unique_ptr<control::SecureChannel> channel;
@@ -135,9 +138,29 @@ absl::Status NodeSupervisor::Launch(const LaunchCommand& command) {
     membership_.Reserve({node.rank, node.pid, node.host});
   }
   if (!command.remote_host.empty()) {
+    nodes_[command.rank]->starter = command.arguments[0];
     starts_.Begin(command.rank, std::max(command.agent_ranks, 1u), loop_.timer().now());
   }
   return absl::OkStatus();
+}
+
+void NodeSupervisor::HandleLine(uint32_t rank, std::string_view line) {
+  Node& node = *nodes_[rank];
+  if (line == OutOfMemoryLine()) node.is_out_of_memory = true;
+  if (!node.starter.empty()) node.last_line = std::string(line.substr(0, kMaxStarterLineBytes));
+  on_line_(rank, node.description.host, line);
+}
+
+void NodeSupervisor::HandleExit(uint32_t rank, int wait_status, std::string_view note) {
+  starts_.End(rank);
+  const Node& node = *nodes_[rank];
+  std::string more(note);
+  if (more.empty() && node.is_out_of_memory && ShellStatus(wait_status) == 128 + SIGKILL) {
+    more = kProbablyOutOfMemory;
+  } else if (more.empty() && !node.starter.empty()) {
+    more = StarterNote(node.starter, HostName(), wait_status, node.last_line);
+  }
+  failure_detector_->OnExit(rank, wait_status, more);
 }
 
 control::StatusPromise NodeSupervisor::LaunchInTurn(const LaunchCommand& command) {

@@ -115,7 +115,12 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   struct Node {
     NodeDescription description;
     bool has_joined = false;
-    bool is_lost = false;     // its loss was told
+    bool is_lost = false;           // its loss was told
+    bool is_out_of_memory = false;  // as the shell on its host has said that has run it
+    // Of the first node of a program such as ssh: its name, and what it or the node has printed
+    // last.
+    std::string starter = {};
+    std::string last_line = {};
     uint64_t connection = 0;  // of the control port
     kj::Maybe<control::Node::Client> client;
     std::shared_ptr<NodeTraffic> traffic = std::make_shared<NodeTraffic>();
@@ -130,6 +135,9 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   void OnMemberGone(uint32_t rank) override;
   void taskFailed(kj::Exception&& exception) override;
 
+  // Events of the launcher.
+  void HandleLine(uint32_t rank, std::string_view line);
+  void HandleExit(uint32_t rank, int wait_status, std::string_view note);
   // A node has its rank.
   control::Admission AddMember(const NodeDescription& node, uint64_t connection,
                                control::Node::Client client);

@@ -17,7 +17,9 @@
 
 #include "actors/cluster/cluster_actors_internal.h"
 #include "actors/cluster/node_supervisor_internal.h"
+#include "actors/cluster/oom_kills.h"
 #include "actors/engine/error_origin.h"
+#include "base/machine.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
@@ -193,6 +195,44 @@ TEST_F(NodeSupervisorTest, TheEndOfAProcessEndsTheJobAndTheOthers) {
     EXPECT_EQ(supervisor_->loss(), joined);
   });
   EXPECT_EQ(Launch(2, {"penstock", "node"}), joined);
+}
+
+// ssh tells the status of a node alone: that the host was out of memory, a line says that comes
+// before.
+TEST_F(NodeSupervisorTest, TheHostOfANodeSaysThatItWasOutOfMemory) {
+  LaunchCommand command;
+  command.rank = 1;
+  command.arguments = {"ssh"};
+  command.remote_host = "far";
+  OnLoop([&] {
+    ASSERT_TRUE(supervisor_->Launch(command).ok());
+    log_.finished.insert(1);
+    log_.events.on_line(1, OutOfMemoryLine());
+    log_.events.on_line(1, "Connection closed.");
+    log_.events.on_exit(1, SIGKILL, "");
+  });
+  const absl::Status joined =
+      loop_->Await([this] { return supervisor_->AwaitJoined(); }, kTimeout, "the nodes");
+  EXPECT_EQ(joined.message(), StrCat("node 1 (pid 4701 on host-1) was killed by signal 9 (Killed)",
+                                     kProbablyOutOfMemory, " before it joined"));
+}
+
+TEST_F(NodeSupervisorTest, WhatStartsANodeOnAHostIsNamedWhereItFails) {
+  LaunchCommand command;
+  command.rank = 1;
+  command.arguments = {"/usr/bin/ssh"};
+  command.remote_host = "far";
+  OnLoop([&] {
+    ASSERT_TRUE(supervisor_->Launch(command).ok());
+    log_.finished.insert(1);
+    log_.events.on_line(1, "ssh: connect to host far port 22: No route to host\r");
+    log_.events.on_exit(1, 255 << 8, "");
+  });
+  const absl::Status joined =
+      loop_->Await([this] { return supervisor_->AwaitJoined(); }, kTimeout, "the nodes");
+  EXPECT_EQ(joined.message(),
+            StrCat("node 1 (pid 4701 on host-1) exited with status 255 (ssh on ", HostName(),
+                   ": ssh: connect to host far port 22: No route to host) before it joined"));
 }
 
 }  // namespace

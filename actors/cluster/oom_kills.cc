@@ -18,9 +18,12 @@ int64_t OutOfMemoryKills() {
 
 std::string WatchedForMemory(const std::string& command) {
   return StrCat("k() { sed -n 's/^oom_kill //p' /proc/vmstat 2>/dev/null; }; b=$(k); ", command,
-                "; s=$?; if [ $s -eq 137 ] && [ \"$b\" != \"$(k)\" ]; then echo \"this node was "
-                "killed by signal 9",
-                kProbablyOutOfMemory, "\" >&2; fi; exit $s");
+                "; s=$?; if [ $s -eq 137 ] && [ \"$b\" != \"$(k)\" ]; then echo \"",
+                OutOfMemoryLine(), "\" >&2; fi; exit $s");
+}
+
+std::string OutOfMemoryLine() {
+  return StrCat("this node was killed by signal 9", kProbablyOutOfMemory);
 }
 
 }  // namespace penstock::actors

@@ -14,13 +14,15 @@ namespace penstock::actors {
 // the host started; 0 where the kernel does not tell.
 int64_t OutOfMemoryKills();
 
-// A shell command that runs `command`, and ends with its status. If signal 9 has ended it while
-// OutOfMemoryKills has grown, it says so on the standard error.
-std::string WatchedForMemory(const std::string& command);
-
 // ", probably ...", after "was killed by signal 9".
 inline constexpr char kProbablyOutOfMemory[] =
     ", probably for lack of memory: the kernel's out-of-memory killer has acted since it started";
+
+// A shell command that runs `command`, and ends with its status. If signal 9 has ended it while
+// OutOfMemoryKills has grown, it prints OutOfMemoryLine on the standard error, as a line of its
+// own.
+std::string WatchedForMemory(const std::string& command);
+std::string OutOfMemoryLine();
 
 }  // namespace penstock::actors
 
