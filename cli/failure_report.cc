@@ -30,8 +30,10 @@ void TellError(std::ostream& err, absl::Status* status) {
   if (status->ok() || status->GetPayload(kToldPayload).has_value()) return;
   // It may hold what stands in a file.
   err << "penstock: " << PrintableUtf8(ToStd(status->message())) << std::endl;
-  status->SetPayload(kToldPayload, absl::Cord());
+  MarkTold(status);
 }
+
+void MarkTold(absl::Status* status) { status->SetPayload(kToldPayload, absl::Cord()); }
 
 bool MayHaveBegun(int exit_status) {
   return exit_status != 126 && exit_status != 127 && exit_status != 255;

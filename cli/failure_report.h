@@ -20,6 +20,9 @@ namespace penstock::cli {
 // died, and the others must have said why by then.
 void TellError(std::ostream& err, absl::Status* status);
 
+// Of an error that another process has printed.
+void MarkTold(absl::Status* status);
+
 struct FailedNode {
   uint32_t rank = 0;
   std::string host = {};                     // empty: not known, it has not joined

@@ -1,8 +1,8 @@
 #include "cli/member_run.h"
 
-#include <signal.h>
-
+#include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,21 +12,27 @@
 #include "cli/job_key_option.h"
 #include "cli/join_job.h"
 #include "cli/member_board.h"
+#include "cli/node_process.h"
 #include "cli/parent_watch.h"
 #include "cli/pmix_board.h"
 #include "cli/processes.h"
 
+#include "actors/cluster/child_process.h"
+#include "actors/cluster/end_report.h"
 #include "actors/cluster/job_key.h"
 #include "actors/cluster/network_interface.h"
 #include "actors/cluster/node.h"
 #include "actors/cluster/socket_address.h"
 #include "base/counted.h"
+#include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
 namespace penstock::cli {
 namespace {
 
+// For the report of how the node has died: what has started the members ends them soon.
+constexpr absl::Duration kReportTimeout = absl::Seconds(1);
 // For an address from a board, before the board is asked again.
 constexpr absl::Duration kAddressPatience = absl::Seconds(1);
 
@@ -199,40 +205,87 @@ absl::Status RunFirst(const Environment& environment, const LaunchMember& member
   return done.ok() ? told : done;
 }
 
+// What the process of a member's node does.
+NodeProcess::Work NodeWork(const Environment& environment, const MemberOptions& options) {
+  // The log is kept from the first task on.
+  auto log_folder = std::make_shared<std::string>(options.log_folder);
+  return [&environment, &options, log_folder](const NodeProcess::Task& task,
+                                              const std::function<void()>& on_joined) {
+    bool has_joined = false;
+    actors::NodeOptions node;
+    node.rank = static_cast<int>(task.rank);
+    node.coordinator = task.coordinator;
+    node.key = task.key;
+    node.insecure = options.insecure;
+    node.connect_timeout = task.connect_timeout;
+    node.is_watched = task.is_watched;
+    node.on_joined = [&](const actors::NodeDescription&) {
+      has_joined = true;
+      on_joined();
+    };
+    absl::Status status = JoinJob(environment, node, options.device, /*is_quiet=*/false,
+                                  std::exchange(*log_folder, ""));
+    // The log has it, too.
+    if (!task.may_fail || has_joined || !absl::IsUnavailable(status)) {
+      TellError(environment.err, &status);
+    }
+    return status;
+  };
+}
+
+// The node's process has died: by a signal, or it has said why.
+absl::Status ReportDeath(const actors::EndReport& report, const NodeProcess::End& end) {
+  if (end.has_joined) (void)actors::ReportEnd(report, kReportTimeout);
+  absl::Status status =
+      absl::UnavailableError(StrCat("node ", report.rank, " (pid ", report.pid, " on ", HostName(),
+                                    ") ", ToStd(end.status.message())));
+  if (const int shell_status = actors::ShellStatus(report.wait_status); shell_status > 0) {
+    status.SetPayload(actors::kShellStatusPayload, absl::Cord(StrCat(shell_status)));
+  }
+  return status;
+}
+
 // Joins where rank 0 listens. A board may tell where a rank 0 that was killed has listened, so the
 // board is asked again until somebody answers there.
-absl::Status RunOther(const Environment& environment, const LaunchMember& member,
-                      const MemberOptions& options, MemberBoard* board) {
+absl::Status RunOther(const LaunchMember& member, const MemberOptions& options, MemberBoard* board,
+                      NodeProcess* process) {
   const absl::Time deadline = absl::Now() + absl::Seconds(options.join_timeout_s);
-  bool has_joined = false;
-  std::string log_folder = options.log_folder;  // empty once the log is kept
-  actors::NodeOptions node;
-  node.rank = static_cast<int>(member.rank);
-  node.insecure = options.insecure;
-  node.on_joined = [&](const actors::NodeDescription&) {
-    has_joined = true;
-    // Ctrl-C on a terminal is for all members. Rank 0 lets the step under way end, and then all.
-    (void)signal(SIGINT, SIG_IGN);
-  };
+  NodeProcess::Task task;
+  task.rank = member.rank;
+  task.is_watched = process->is_own();
+  task.may_fail = board != nullptr;
+  const pid_t pid = process->pid();
   while (true) {
     if (board != nullptr) {
       absl::StatusOr<MemberNotice> notice = board->Await(deadline - absl::Now());
       RETURN_IF_ERROR(WithRendezvousStatus(notice.status()));
-      node.coordinator = notice->address;
-      node.key = notice->key;
-      node.connect_timeout = kAddressPatience;
+      task.coordinator = notice->address;
+      task.key = notice->key;
+      task.connect_timeout = kAddressPatience;
     } else {
-      node.coordinator = actors::JoinAddress(member.host, static_cast<unsigned>(member.port));
-      node.connect_timeout = deadline - absl::Now();
+      task.coordinator = actors::JoinAddress(member.host, static_cast<unsigned>(member.port));
+      task.connect_timeout = deadline - absl::Now();
     }
-    if (node.key.empty()) {
-      ASSIGN_OR_RETURN(node.key, ReadJobKey(options.key_file));
+    if (task.key.empty()) {
+      ASSIGN_OR_RETURN(task.key, ReadJobKey(options.key_file));
     }
-    absl::Status status =
-        JoinJob(environment, node, options.device, /*is_quiet=*/false, log_folder);
-    log_folder.clear();
-    if (has_joined || !absl::IsUnavailable(status)) return status;
-    if (board == nullptr || absl::Now() > deadline) return WithRendezvousStatus(std::move(status));
+    NodeProcess::End end = process->Run(task);
+    if (end.wait_status.has_value()) {
+      return ReportDeath({.coordinator = task.coordinator,
+                          .key = task.key,
+                          .insecure = options.insecure,
+                          .rank = static_cast<uint32_t>(task.rank),
+                          .pid = pid,
+                          .wait_status = *end.wait_status,
+                          .is_out_of_memory = end.is_out_of_memory},
+                         end);
+    }
+    const bool is_told = !task.may_fail || end.has_joined || !absl::IsUnavailable(end.status);
+    if (is_told) MarkTold(&end.status);
+    if (end.has_joined || !absl::IsUnavailable(end.status)) return end.status;
+    if (board == nullptr || absl::Now() > deadline) {
+      return WithRendezvousStatus(std::move(end.status));
+    }
   }
 }
 
@@ -248,11 +301,18 @@ absl::Status RunMember(const Environment& environment, LaunchMember member,
     }
     RETURN_IF_ERROR(actors::CheckIsInsecureAddress(member.host));
   }
+  // Before anything else has threads. The node of rank 0 is a process of its own in any case, as
+  // all that the coordinator starts; whether this is rank 0 may not be known yet.
+  std::unique_ptr<NodeProcess> process;
+  if (member.rank != 0) process = std::make_unique<NodeProcess>(NodeWork(environment, options));
   const ParentWatch watch(environment.err, member.starter);
   ASSIGN_OR_RETURN(const std::unique_ptr<MemberBoard> board,
                    FindBoard(environment, options, &member));
-  if (member.rank == 0) return RunFirst(environment, member, options, board.get(), run_job);
-  absl::Status status = RunOther(environment, member, options, board.get());
+  if (member.rank == 0) {
+    process = nullptr;
+    return RunFirst(environment, member, options, board.get(), run_job);
+  }
+  absl::Status status = RunOther(member, options, board.get(), process.get());
   TellError(environment.err, &status);  // the board, which goes now, may wait for an answer
   return status;
 }

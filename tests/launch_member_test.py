@@ -28,9 +28,9 @@ PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
 sys.path.insert(0, str(ROOT))
 sys.dont_write_bytecode = True
 
-from tests.support import etcd  # noqa: E402
-from tests.support.launched_job import (PATIENCE_S, STEPS, free_port, job_text,  # noqa: E402
-                                        losses, losses_here)
+from tests.support import etcd, memory_group  # noqa: E402
+from tests.support.launched_job import (PATIENCE_S, STEPS, children_of, free_port,  # noqa: E402
+                                        job_text, losses, losses_here)
 
 sys.path.extend(str(path) for path in (ROOT / "build/python/lib").glob("python3*/site-packages"))
 
@@ -60,12 +60,12 @@ class LaunchMemberTest(unittest.TestCase):
         self.key.chmod(0o600)
         self.port = free_port()
 
-    def start(self, variables, *options, run=("--json",), group=None):
+    def start(self, variables, *options, run=("--json",), group=None, inside=lambda command: command):
         environment = {name: value for name, value in os.environ.items()
                        if not re.match("(RANK|WORLD_SIZE|MASTER_|SLURM_|OMPI_|PMI|PENSTOCK_KEY|"
                                        "ETCDCTL_)", name)}
         member = subprocess.Popen(
-            [PENSTOCK, "launch", "--log-dir", self.folder / "logs", *options, "--", self.job, *run],
+            inside([PENSTOCK, "launch", "--log-dir", self.folder / "logs", *options, "--", self.job, *run]),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=group,
             env={**environment, **{name: str(value) for name, value in variables.items()}})
         self.addCleanup(member.communicate)
@@ -545,10 +545,44 @@ class LaunchMemberTest(unittest.TestCase):
         for line in members[1].stderr:
             if line.startswith("joined as rank 1"):
                 break
-        os.kill(members[1].pid, signal.SIGKILL)
+        node, = children_of(members[1].pid)
+        os.kill(node, signal.SIGKILL)
+        death = rf"penstock: node 1 \(pid {node} on \S+\) was killed by signal 9 \(Killed\)"
+        for member, when in zip(members, (r" (in step \d+|while the job was loading)\n", r"\n")):
+            _, errors = member.communicate(timeout=PATIENCE_S)
+            self.assertEqual(member.returncode, 128 + signal.SIGKILL, errors)
+            self.assertRegex(errors, death + when)
+
+    def test_a_member_that_is_killed_with_its_node_is_named(self):
+        members = [self.start(self.torchrun(rank), "--key-file", self.key,
+                              run=("--set", "train.steps=1000000")) for rank in (0, 1)]
+        for line in members[1].stderr:
+            if line.startswith("joined as rank 1"):
+                break
+        node, = children_of(members[1].pid)
+        members[1].kill()
         _, errors = members[0].communicate(timeout=PATIENCE_S)
         self.assertEqual(members[0].returncode, 1, errors)
-        self.assertRegex(errors, rf"penstock: node 1 \(pid {members[1].pid} on \S+\)")
+        self.assertRegex(errors, rf"penstock: node 1 \(pid {node} on \S+\) has closed its connection")
+        # The node has the output of the member.
+        members[1].communicate(timeout=PATIENCE_S)
+
+    def test_a_member_without_memory_is_named_with_the_reason(self):
+        try:
+            group = memory_group.MemoryGroup(128 << 20)
+        except OSError as error:
+            self.skipTest(f"no limit of memory here: {error}")
+        self.addCleanup(group.close)
+        # More than the limit: 25 million parameters, their gradients and the states of Adam.
+        run = ("--set", "model.width=512", "--set", "model.layers=8")
+        members = [self.start(self.torchrun(0), "--key-file", self.key, run=run),
+                   self.start(self.torchrun(1), "--key-file", self.key, run=run, inside=group.inside)]
+        reason = (r"was killed by signal 9 \(Killed\), probably for lack of memory: the kernel's "
+                  "out-of-memory killer has acted since it started")
+        for member in members:
+            _, errors = member.communicate(timeout=PATIENCE_S)
+            self.assertEqual(member.returncode, 128 + signal.SIGKILL, errors)
+            self.assertRegex(errors, rf"penstock: node 1 \(pid \d+ on \S+\) {reason}")
 
     def test_members_without_a_coordinator_say_how_the_job_goes_on(self):
         checkpoints = self.folder / "checkpoints"

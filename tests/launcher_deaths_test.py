@@ -23,8 +23,8 @@ sys.dont_write_bytecode = True
 
 from tests.support import ssh_server  # noqa: E402
 from tests.support.deaths import (BOUND_S, PENSTOCK, DeathTest, HostsDeathTest,  # noqa: E402
-                                  Terminal)
-from tests.support.launched_job import PATIENCE_S, losses  # noqa: E402
+                                  Terminal, command_of)
+from tests.support.launched_job import PATIENCE_S, children_of, losses  # noqa: E402
 from tests.support.ssh_server import await_true  # noqa: E402
 
 
@@ -50,9 +50,10 @@ class LocalDeathTest(DeathTest):
         """What a library has printed to the standard output, which is a pipe, is not in a buffer of the
         node: here UCX, which says what it has been told."""
         self.start([str(self.program), "run", *self.long_job()[1:], "--procs", "2"], UCX_LOG_LEVEL="info")
+        node, = (pid for pid in children_of(self.run_.pid) if "--rank 1 " in command_of(pid))
         begin = time.monotonic()
-        os.kill(self.node(1), signal.SIGKILL)
-        self.check_named(begin, r"penstock: node 1 \(pid \d+ on \S+\) was killed by signal 9",
+        os.kill(node, signal.SIGKILL)
+        self.check_named(begin, rf"penstock: node 1 \(pid {node} on \S+\) was killed by signal 9",
                          128 + signal.SIGKILL)
         self.assertRegex(self.output.text(), r"The last lines of node 1 on \S+:\n(  .*\n)*"
                          r"  .*UCX_\* env variable: UCX_LOG_LEVEL=info\n")

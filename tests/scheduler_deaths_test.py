@@ -23,7 +23,7 @@ sys.dont_write_bytecode = True
 
 from tests.support import etcd, slurm, ssh_server  # noqa: E402
 from tests.support.deaths import BOUND_S, HostsDeathTest  # noqa: E402
-from tests.support.launched_job import PATIENCE_S  # noqa: E402
+from tests.support.launched_job import PATIENCE_S, parent_of  # noqa: E402
 from tests.support.ssh_server import await_true  # noqa: E402
 
 SILENCE = r"penstock: node 1 \(pid \d+ on n2\) has not answered for 3\.3s"
@@ -41,7 +41,23 @@ class SchedulerDeathTest(HostsDeathTest):
 
     def member(self, name, rank):
         """The process of the program in whose environment a variable has this rank."""
-        return next(pid for pid in self.processes("launch") if self.variable_is(pid, name, rank))
+        found = [pid for pid in self.processes("launch") if self.variable_is(pid, name, rank)]
+        return next(pid for pid in found if parent_of(pid) not in found)
+
+    def check_member(self, member):
+        """The node of a member dies, and the member tells how."""
+        begin = time.monotonic()
+        victim, = (pid for pid in self.processes("launch") if parent_of(pid) == member)
+        os.kill(victim, signal.SIGKILL)
+        self.check_named(begin, rf"penstock: node 1 \(pid {victim} on n2\) was killed by signal 9 "
+                         r"\(Killed\) in step \d+")
+
+    def check_killed_member(self, member):
+        """Nobody is left who knows how the node has died."""
+        begin = time.monotonic()
+        victim, = (pid for pid in self.processes("launch") if parent_of(pid) == member)
+        os.kill(member, signal.SIGKILL)
+        self.check_named(begin, rf"penstock: node 1 \(pid {victim} on n2\) has closed its connection")
 
     LEFT_BY_A_CUT = ()
 
@@ -140,10 +156,11 @@ class SlurmDeathTest(LaunchDeaths, SchedulerDeathTest):
 
     def test_a_member(self):
         self.launch_members()
-        begin = time.monotonic()
-        victim = self.member("SLURM_PROCID", 1)
-        os.kill(victim, signal.SIGKILL)
-        self.check_named(begin, rf"penstock: node 1 \(pid {victim} on n2\)")
+        self.check_member(self.member("SLURM_PROCID", 1))
+
+    def test_a_member_that_is_killed_with_its_node(self):
+        self.launch_members()
+        self.check_killed_member(self.member("SLURM_PROCID", 1))
 
     def test_the_terminal_of_the_program_that_has_started_all_members(self):
         """Slurm itself keeps the tasks of an srun that is killed, until their job is cancelled."""
@@ -188,10 +205,7 @@ class MpirunDeathTest(LaunchDeaths, SchedulerDeathTest):
 
     def test_a_member(self):
         self.launch_members()
-        begin = time.monotonic()
-        victim = self.member("OMPI_COMM_WORLD_RANK", 1)
-        os.kill(victim, signal.SIGKILL)
-        self.check_named(begin, rf"penstock: node 1 \(pid {victim} on n2\)")
+        self.check_member(self.member("OMPI_COMM_WORLD_RANK", 1))
 
     def test_the_program_that_has_started_all_members(self):
         self.launch_members()
@@ -240,11 +254,14 @@ class EtcdDeathTest(MemberDeaths, SchedulerDeathTest):
         return other
 
     def test_a_member(self):
-        other = self.launch_members()
-        begin = time.monotonic()
-        other.kill()
-        other.wait()
-        self.check_named(begin, rf"penstock: node 1 \(pid {other.pid} on n2\)", 1)
+        self.launch_members()
+        self.check_member(self.member("RANK", 1))
+        self.assertEqual(self.run_.returncode, 128 + signal.SIGKILL)
+
+    def test_a_member_that_is_killed_with_its_node(self):
+        self.launch_members()
+        self.check_killed_member(self.member("RANK", 1))
+        self.assertEqual(self.run_.returncode, 1)
 
     def test_the_member_that_coordinates(self):
         self.launch_members()

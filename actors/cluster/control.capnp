@@ -44,6 +44,9 @@ interface Coordinator extends(Monitor) {
   join @0 (info :NodeInfo, node :Node) -> (rank :UInt32, silenceMs :UInt32, firstDevice :UInt32,
                                            numDevices :UInt32, status :Status, coordinator :Text,
                                            resumeHint :Text);
+  # How a member has ended, as waitpid tells it: from the process that has started it, which joins
+  # with nothing itself. Of a member whose info says that this will come; once.
+  reportEnd @1 (rank :UInt32, pid :Int32, waitStatus :Int32, isOutOfMemory :Bool) -> ();
 }
 
 struct NodeInfo {
@@ -54,6 +57,7 @@ struct NodeInfo {
   memoryBytes @4 :UInt64;
   hostCores @5 :UInt32;
   interface @6 :Text;  # that carries its data
+  isWatched @7 :Bool;  # Coordinator.reportEnd will be called where the node dies
 }
 
 interface Node {

@@ -70,6 +70,15 @@ class ControlPort::CoordinatorServer final : public Coordinator::Server {
     return AnswerStatus(port_.host_.Status(), context);
   }
 
+  kj::Promise<void> reportEnd(ReportEndContext context) override {
+    const auto params = context.getParams();
+    port_.host_.OnMemberEnd({.rank = params.getRank(),
+                             .pid = params.getPid(),
+                             .wait_status = params.getWaitStatus(),
+                             .is_out_of_memory = params.getIsOutOfMemory()});
+    return kj::READY_NOW;
+  }
+
  private:
   ControlPort& port_;
   const uint64_t connection_;

@@ -58,6 +58,14 @@ struct Admission {
   uint32_t num_devices = 0;  // 0: not known yet
 };
 
+// How the process of a member has ended, as the one that has started it reports.
+struct MemberEnd {
+  uint32_t rank = 0;
+  int pid = 0;
+  int wait_status = 0;  // as waitpid tells it
+  bool is_out_of_memory = false;
+};
+
 class ControlPort final : private kj::TaskSet::ErrorHandler {
  public:
   // Decides who may join.
@@ -72,6 +80,8 @@ class ControlPort final : private kj::TaskSet::ErrorHandler {
     virtual kj::Promise<Questions<actors::JobStatus>::Answer> Status() = 0;
     // The connection of an admitted node has ended.
     virtual void OnMemberGone(uint32_t rank) = 0;
+    // Somebody who knows the key says how a member has ended.
+    virtual void OnMemberEnd(const MemberEnd& end) = 0;
   };
 
   // `timer` and `host` outlive the port; `key` is kJobKeyBytes long. Members are told to end when

@@ -118,6 +118,7 @@ class TestedPort final : public ControlPort::Host {
     return std::make_shared<const absl::StatusOr<actors::JobStatus>>(actors::JobStatus());
   }
   void OnMemberGone(uint32_t) override {}
+  void OnMemberEnd(const MemberEnd&) override {}
 
   // All bounds of the port pass.
   void ExpectNobodyThere() {

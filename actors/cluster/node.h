@@ -47,6 +47,8 @@ struct NodeOptions {
       wrap_transport;
   // Makes the devices, by their index in the plan, as DeviceFactory; null: CPU devices.
   std::function<absl::StatusOr<std::unique_ptr<Device>>(uint32_t index)> create_device;
+  // The process that has started this one reports its end (end_report.h), should it die.
+  bool is_watched = false;
   // Told once the coordinator has admitted the node.
   std::function<void(const NodeDescription& node)> on_joined;
   // A file, as of StatusPort, where the node passes questions about the job on to the coordinator;

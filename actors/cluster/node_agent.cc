@@ -127,6 +127,7 @@ control::StatusPromise NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
   info.setHostCores(self.host_cores);
   info.setInterface(self.interface.c_str());
   info.setMemoryBytes(self.memory_bytes);
+  info.setIsWatched(options_.is_watched);
   call.setNode(CreateNodeServer({.options = options_,
                                  .loop = loop_,
                                  .work = work_,

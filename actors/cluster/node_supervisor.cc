@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +28,8 @@ constexpr kj::Duration kPollInterval = 10 * kj::MILLISECONDS;
 constexpr kj::Duration kStartPause = 2 * kj::MILLISECONDS;
 // A node that is not asked for so much longer than one that does not answer ends.
 constexpr absl::Duration kSilenceMargin = absl::Milliseconds(200);
+// How long a closed connection waits for the report of whoever has started the process.
+constexpr kj::Duration kReportGrace = 1 * kj::SECONDS;
 // How much longer a link between nodes may carry nothing: a node that does not answer this process
 // is lost before, and TCP, which takes up to as long again to go on after a pause, has the time.
 constexpr absl::Duration kLinkMargin = absl::Seconds(2);
@@ -197,11 +200,12 @@ kj::Promise<absl::StatusOr<control::Admission>> NodeSupervisor::Admit(
           joining_.erase(it);
         });
       });
-  return answer.promise.then(
-      [this, connection, client = kj::mv(client)](Joined&& joined) mutable -> Result {
-        if (!joined->ok()) return joined->status();
-        return AddMember(**joined, connection, kj::mv(client));
-      });
+  return answer.promise.then([this, connection, is_watched = info.getIsWatched(),
+                              client = kj::mv(client)](Joined&& joined) mutable -> Result {
+    if (!joined->ok()) return joined->status();
+    nodes_[(*joined)->rank]->is_watched = is_watched;
+    return AddMember(**joined, connection, kj::mv(client));
+  });
 }
 
 control::Admission NodeSupervisor::AddMember(const NodeDescription& joined, uint64_t connection,
@@ -226,6 +230,17 @@ control::Admission NodeSupervisor::AddMember(const NodeDescription& joined, uint
 void NodeSupervisor::OnMemberGone(uint32_t rank) {
   if (nodes_[rank]->is_lost || is_ending_) return;
   failure_detector_->OnDisconnected(rank);
+}
+
+void NodeSupervisor::OnMemberEnd(const control::MemberEnd& end) {
+  if (end.rank >= nodes_.size()) return;
+  Node& node = *nodes_[end.rank];
+  // Of another process, it is not news.
+  if (!node.is_watched || node.description.pid != end.pid || node.is_end_known) return;
+  if (!WIFEXITED(end.wait_status) && !WIFSIGNALED(end.wait_status)) return;
+  node.is_end_known = true;
+  failure_detector_->OnExit(end.rank, end.wait_status,
+                            end.is_out_of_memory ? kProbablyOutOfMemory : "");
 }
 
 absl::Duration NodeSupervisor::LinkTimeout() const {
@@ -284,6 +299,15 @@ void NodeSupervisor::FailSessionsOver(uint32_t rank, const absl::Status& cause) 
 void NodeSupervisor::Lose(const FailureDetector::Loss& loss) {
   Node& node = *nodes_[loss.rank];
   if (node.is_lost) return;
+  // Who has started the process will say more of its end than that its connection is closed.
+  if (loss.is_orderly && node.is_watched && !node.is_end_known && !is_ending_) {
+    if (std::exchange(node.is_end_awaited, true)) return;
+    tasks_->add(loop_.timer().afterDelay(kReportGrace).then([this, loss] {
+      nodes_[loss.rank]->is_end_known = true;
+      Lose(loss);
+    }));
+    return;
+  }
   node.is_lost = true;
   Disconnect(node);
   launcher_->Kill(loss.rank);

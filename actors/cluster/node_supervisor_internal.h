@@ -115,7 +115,12 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   struct Node {
     NodeDescription description;
     bool has_joined = false;
-    bool is_lost = false;           // its loss was told
+    bool is_lost = false;  // its loss was told
+    // Somebody will report how its process has ended; that is waited for; it will not come any
+    // more.
+    bool is_watched = false;
+    bool is_end_awaited = false;
+    bool is_end_known = false;
     bool is_out_of_memory = false;  // as the shell on its host has said that has run it
     // Of the first node of a program such as ssh: its name, and what it or the node has printed
     // last.
@@ -133,6 +138,7 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
                                                         control::Node::Client client) override;
   kj::Promise<control::Questions<JobStatus>::Answer> Status() override { return questions_->Ask(); }
   void OnMemberGone(uint32_t rank) override;
+  void OnMemberEnd(const control::MemberEnd& end) override;
   void taskFailed(kj::Exception&& exception) override;
 
   // Events of the launcher.

@@ -370,6 +370,7 @@ class CoordinatorHarness::Impl final : public control::ControlPort::Host,
     return std::make_shared<const absl::StatusOr<actors::JobStatus>>(actors::JobStatus());
   }
   void OnMemberGone(uint32_t) override { ++num_gone_; }
+  void OnMemberEnd(const control::MemberEnd&) override {}
   void taskFailed(kj::Exception&&) override {}
 
   // A session's calls, each when the one before was answered. Errors end it.

@@ -1,6 +1,7 @@
 """What the tests of launching share: a small job, its losses, and free ports."""
 
 import json
+import pathlib
 import socket
 import subprocess
 
@@ -42,6 +43,21 @@ def losses_here(penstock, job):
     found = losses(output)
     assert len(found) == STEPS, output
     return found
+
+
+def parent_of(pid):
+    """The process that has started another one, or has taken it over; 0: it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def children_of(pid):
+    """The processes that any thread of another one has started."""
+    return [int(child) for file in pathlib.Path(f"/proc/{pid}/task").glob("*/children")
+            for child in file.read_text().split()]
 
 
 def free_ports(count):
