@@ -115,4 +115,31 @@ absl::StatusOr<HostProbe> ProbeLaunch(const Environment& environment, const Job&
   return probe;
 }
 
+void NameSlowHosts(const Environment& environment, actors::Cluster& cluster) {
+  const std::vector<actors::NodeDescription>& nodes = cluster.nodes();
+  const bool are_several = std::any_of(nodes.begin(), nodes.end(), [&nodes](const auto& node) {
+    return node.host != nodes[0].host;
+  });
+  if (!are_several || !environment.launch.probes_links.value_or(true)) return;
+  const auto measure = [&]() -> absl::StatusOr<CoreRates> {
+    ASSIGN_OR_RETURN(const std::vector<double> rates, cluster.MeasureCompute(kProbeTimeout));
+    return CoreRatesOf(nodes, rates);
+  };
+  const absl::StatusOr<CoreRates> first = measure();
+  if (!first.ok()) return;  // a node that is gone ends the job
+  const std::vector<planner::SlowHost> slow_hosts =
+      ConfirmSlowHosts(first->rates, [&measure]() -> absl::StatusOr<std::vector<double>> {
+        ASSIGN_OR_RETURN(const CoreRates again, measure());
+        return again.rates;
+      });
+  const std::vector<actors::NodePlace>& places = environment.launch.places;
+  for (const planner::SlowHost& slow : slow_hosts) {
+    const uint32_t rank = first->first_ranks[static_cast<size_t>(slow.host)];
+    // As the user has called it.
+    const bool is_given = rank < places.size() && !places[rank].through.empty();
+    environment.err << SlowHostNote(is_given ? places[rank].host : nodes[rank].host, slow)
+                    << std::flush;
+  }
+}
+
 }  // namespace penstock::cli

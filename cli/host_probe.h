@@ -1,5 +1,6 @@
 // Measures the hosts of a launch before the job is planned: how fast each computes, and the links
 // between them. A node is started on each host for it, and ends before those of the job start.
+// Where a plan does not depend on it, the nodes of the job measure how fast they compute.
 //
 // Thread rule: one thread, which blocks.
 
@@ -12,6 +13,7 @@
 #include "cli/environment.h"
 #include "cli/job.h"
 
+#include "actors/cluster/cluster.h"
 #include "actors/cluster/node_place.h"
 #include "planner/cluster/cluster_model.h"
 
@@ -28,6 +30,11 @@ struct HostProbe {
 // the nodes cannot be started, which those of the job could not be either.
 // REQUIRES: as many places on each host, one host after the other, and at least two hosts.
 absl::StatusOr<HostProbe> ProbeLaunch(const Environment& environment, const Job& job);
+
+// Names the hosts of a job whose cores compute slower than those of the others, unless ProbeLaunch
+// has, or the user does not want it. On several hosts, that takes 0.4 s, and up to five times as
+// long where one seems slow. Before any session of the cluster.
+void NameSlowHosts(const Environment& environment, actors::Cluster& cluster);
 
 }  // namespace penstock::cli
 

@@ -23,6 +23,7 @@
 #include "cli/files.h"
 #include "cli/find_nonfinite.h"
 #include "cli/host_layout.h"
+#include "cli/host_probe.h"
 #include "cli/inference.h"
 #include "cli/interrupts.h"
 #include "cli/job_cluster.h"
@@ -180,6 +181,7 @@ class JobRun {
     if (cluster_ != nullptr) nodes_ = cluster_->nodes();
     cores_ = CoresOfDevices(nodes_, num_devices, threads_);
     if (device_list_.IsAll("cpu")) {
+      if (cluster_ != nullptr) NameSlowHosts(environment_, *cluster_);
       summary_.cores_note = CrowdingNote(nodes_, num_devices, threads_);
     }
     if (!collectives_note.empty()) {

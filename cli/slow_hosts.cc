@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
+#include <string_view>
 
 #include "fmt/format.h"
 
@@ -18,6 +20,35 @@ std::vector<planner::SlowHost> ConfirmSlowHosts(
     slow = planner::FindSlowHosts(rates);
   }
   return slow;
+}
+
+CoreRates CoreRatesOf(const std::vector<actors::NodeDescription>& nodes,
+                      const std::vector<double>& rates) {
+  struct Host {
+    double rate = 0;
+    uint32_t num_cores = 0;
+    uint32_t host_cores = 0;
+  };
+  std::map<std::string_view, size_t> numbers;
+  std::vector<Host> hosts;
+  CoreRates result;
+  for (size_t rank = 0; rank < nodes.size(); ++rank) {
+    const actors::NodeDescription& node = nodes[rank];
+    const auto [it, is_new] = numbers.try_emplace(node.host, hosts.size());
+    if (is_new) {
+      hosts.emplace_back();
+      result.first_ranks.push_back(static_cast<uint32_t>(rank));
+    }
+    Host& host = hosts[it->second];
+    host.rate += rates[rank];
+    host.num_cores += node.num_cores;
+    host.host_cores = std::max(host.host_cores, node.host_cores);
+  }
+  for (const Host& host : hosts) {
+    const uint32_t num_cores = std::min(host.num_cores, host.host_cores);
+    result.rates.push_back(host.rate / std::max(num_cores, 1u));
+  }
+  return result;
 }
 
 std::string SlowHostNote(const std::string& host, const planner::SlowHost& slow) {

@@ -8,12 +8,14 @@
 #ifndef PENSTOCK_CLI_SLOW_HOSTS_H_
 #define PENSTOCK_CLI_SLOW_HOSTS_H_
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
+#include "actors/cluster/node_description.h"
 #include "planner/cluster/probed_hosts.h"
 
 namespace penstock::cli {
@@ -26,6 +28,17 @@ inline constexpr int kSlowRounds = 5;
 // fails.
 std::vector<planner::SlowHost> ConfirmSlowHosts(
     std::vector<double> rates, const std::function<absl::StatusOr<std::vector<double>>()>& measure);
+
+// How fast a core computes, of each host in the order of their first ranks.
+struct CoreRates {
+  std::vector<uint32_t> first_ranks;
+  std::vector<double> rates;
+};
+
+// From the rates of nodes that have measured at the same time, by rank. Nodes of a host may share
+// its cores. Hosts may have different numbers of cores: a device has as many threads on each.
+CoreRates CoreRatesOf(const std::vector<actors::NodeDescription>& nodes,
+                      const std::vector<double>& rates);
 
 // "note: node4 computes 18 % slower than the other hosts\n".
 std::string SlowHostNote(const std::string& host, const planner::SlowHost& slow);

@@ -9,6 +9,7 @@
 namespace penstock::cli {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -48,6 +49,23 @@ TEST(SlowHostsTest, AHostThatStaysSlowIsFound) {
   EXPECT_NEAR(slow[0].part, 0.86, 0.01);
   EXPECT_EQ(SlowHostNote("node4", slow[0]),
             "note: node4 computes 14 % slower than the other hosts\n");
+}
+
+actors::NodeDescription NodeOn(const std::string& host, uint32_t num_cores, uint32_t host_cores) {
+  actors::NodeDescription node;
+  node.host = host;
+  node.num_cores = num_cores;
+  node.host_cores = host_cores;
+  return node;
+}
+
+TEST(SlowHostsTest, CoresOfHostsAreCompared) {
+  const CoreRates cores = CoreRatesOf({NodeOn("a", 4, 4), NodeOn("b", 2, 8), NodeOn("b", 2, 8),
+                                       NodeOn("c", 8, 8), NodeOn("a", 4, 4)},
+                                      {20, 18, 22, 40, 20});
+  // The nodes of `a` share four cores, those of `b` have two each.
+  EXPECT_THAT(cores.first_ranks, ElementsAre(0u, 1u, 3u));
+  EXPECT_THAT(cores.rates, ElementsAre(10.0, 10.0, 5.0));
 }
 
 TEST(SlowHostsTest, WithoutASecondMeasurementNoHostIsSlow) {

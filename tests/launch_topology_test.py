@@ -8,6 +8,7 @@ processor time; else it is skipped. PENSTOCK_COMMAND names the command (default:
 import os
 import pathlib
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -163,9 +164,8 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
         self.assertNotEqual(stages[boundaries[0] - 1], stages[boundaries[0]], stages)
         return hosts
 
-    def limit_cpu(self, part):
-        """What the shell of a host does so that the second host gets a part of a processor, and the first
-        one all that it can."""
+    def cpu_groups(self, part):
+        """Of two hosts: the second one gets a part of a processor, and the first one all that it can."""
         groups = []
         try:
             for part_of_host in (None, part):
@@ -173,6 +173,11 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
                 self.addCleanup(groups[-1].close)
         except OSError as error:
             self.skipTest(f"no limit of processor time here: {error}")
+        return groups
+
+    def limit_cpu(self, part):
+        """What the shell of a host does to be in its group."""
+        groups = self.cpu_groups(part)
         # `ip netns exec` hides the control groups.
         return (f'case "$host" in 10.77.0.1) group={groups[0].processes};; *) group={groups[1].processes};; '
                 f'esac; nsenter --mount=/proc/{os.getpid()}/ns/mnt sh -c "echo $$ > $group"')
@@ -195,6 +200,43 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
         states = re.findall(r"(?m)^\| ([01]) \| \1 \| [^|]+\| ([0-9.]+) ([KM])iB \|", report.read_text())
         fast, slow = (float(size) * (1024 if unit == "M" else 1) for _, size, unit in states)
         self.assertLess(slow, 0.6 * fast, report.read_text())
+
+    def check_slow(self, errors, host):
+        found = re.findall(r"note: (\S+) computes (\d+) % slower than the other hosts", errors)
+        self.assertEqual([name for name, _ in found], [host], errors)
+        self.assertGreater(int(found[0][1]), 30)
+
+    def test_a_slow_host_is_named_whatever_the_strategy(self):
+        network = self.join(2, "2gbit")
+        into_group = self.limit_cpu(0.3)
+        job = self.write_job("pp=2")
+        result = self.launch(network, job, on_host=into_group)
+        self.check_slow(result.stderr, "10.77.0.2")
+        self.assertNotIn("launch: networks: ", result.stderr)
+        result = self.launch(network, job, "--probe", "no", on_host=into_group)
+        self.assertNotIn("slower than", result.stderr)
+
+    def test_a_slow_host_of_a_member_is_named(self):
+        network = self.join(2, "2gbit")
+        groups = self.cpu_groups(0.3)
+        key = self.folder / "key"
+        key.write_text(secrets.token_hex(32) + "\n")
+        key.chmod(0o600)
+        job = self.write_job("pp=2")
+        members = []
+        for rank in (0, 1):
+            command = network.on_host(rank, [PENSTOCK, "launch", "--log-dir", self.folder / "logs",
+                                             "--key-file", key, "--", job])
+            members.append(subprocess.Popen(
+                ["sh", "-c", f'echo $$ > {groups[rank].processes} && exec "$@"', "sh", *command],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env={**os.environ, "UCX_TLS": "tcp,self", "RANK": str(rank), "WORLD_SIZE": "2",
+                     "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "7077"}))
+            self.addCleanup(members[-1].communicate)
+            self.addCleanup(members[-1].kill)
+        outputs = [member.communicate(timeout=120) for member in members]
+        self.assertEqual([member.returncode for member in members], [0, 0], outputs)
+        self.check_slow(outputs[0][1], network.host_name(1))
 
 
 if __name__ == "__main__":
