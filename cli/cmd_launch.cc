@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "cli/coordinator_host.h"
 #include "cli/environment.h"
 #include "cli/files.h"
 #include "cli/help_text.h"
@@ -208,17 +209,6 @@ std::vector<std::string> Through(const std::string& launcher, std::vector<std::s
   return program;
 }
 
-// Where the nodes on `host` reach this one.
-std::string CoordinatorHost(const Environment& environment, const std::string& host) {
-  const std::string name = host.substr(host.find('@') + 1);  // without the user
-  absl::StatusOr<std::string> address = actors::AddressTowards(name);
-  if (address.ok()) return *address;
-  const std::string other = actors::ReachableAddress();
-  environment.err << "note: " << ToStd(address.status().message()) << "; its nodes connect to "
-                  << other << " (--listen sets another address)" << std::endl;
-  return other;
-}
-
 absl::StatusOr<std::vector<actors::NodePlace>> PlacesOf(const Environment& environment,
                                                         const LaunchOptions& options,
                                                         const std::string& launcher,
@@ -241,7 +231,8 @@ absl::StatusOr<std::vector<actors::NodePlace>> PlacesOf(const Environment& envir
     place.host = host.host;
     place.through = Through(launcher, program, host.host);
     place.joins_arguments = launcher == "ssh";
-    if (options.listen.empty()) place.coordinator_host = CoordinatorHost(environment, host.host);
+    if (options.listen.empty())
+      place.coordinator_host = CoordinatorHost(environment.err, program, host.host);
     places.insert(places.end(), static_cast<size_t>(host.slots), place);
   }
   return places;

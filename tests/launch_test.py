@@ -282,6 +282,19 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(run.returncode, 130, errors)
         await_true(lambda: not self.node_programs(), "the end of the nodes")
 
+    def test_a_host_may_have_an_alias_of_ssh_alone(self):
+        """Then nobody else knows its address: the nodes are told where this host is all the same."""
+        configuration = self.folder / "aliases"
+        configuration.write_text("Host my-host\n  HostName 127.0.0.1\n")
+        command = self.launch("--json", hosts="my-host:2")
+        through = command.index("--through") + 1
+        command[through] = command[through].replace("-F /dev/null", f"-F {configuration}")
+        there = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        self.assertEqual(there.returncode, 0, there.stderr)
+        self.assertEqual(losses(there.stdout), losses_here(PENSTOCK, self.job))
+        self.assertNotIn("its nodes connect to", there.stderr)
+        self.assertIn("interface lo", there.stderr)
+
     def test_a_host_without_a_server_is_named(self):
         port = free_port()
         command = self.launch()
