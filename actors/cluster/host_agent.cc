@@ -64,17 +64,18 @@ class Agent {
 
   absl::Status Start() {
     launcher_ = std::make_unique<LocalLauncher>(loop_.io(), HostName());
-    launcher_->SetEvents(
-        {[this](uint32_t rank, std::string_view line) {
-           const auto below = last_lines_.find(rank);
-           if (below != last_lines_.end()) below->second = line.substr(0, kMaxStarterLineBytes);
-           for (const AgentReport& report : ReportsOfLine(rank, line)) Tell(report);
-         },
-         [this](uint32_t rank, int wait_status, std::string_view note) {
-           Tell({AgentReport::Kind::kExit, rank, wait_status,
-                 note.empty() ? NoteOf(rank, wait_status) : std::string(note)});
-           exited_.push_back(rank);
-         }});
+    launcher_->SetEvents({[this](uint32_t rank, std::string_view line) {
+                            const auto below = last_lines_.find(rank);
+                            if (below != last_lines_.end())
+                              below->second = line.substr(0, kMaxStarterLineBytes);
+                            for (const AgentReport& report : ReportsOfLine(rank, line))
+                              Tell(report);
+                          },
+                          [this](uint32_t rank, int wait_status, std::string_view note) {
+                            Tell({AgentReport::Kind::kExit, rank, wait_status,
+                                  note.empty() ? NoteOf(rank, wait_status) : std::string(note)});
+                            exited_.push_back(rank);
+                          }});
     // First, so that the tree grows while the nodes of this host start.
     uint32_t rank_below = options_.first_rank + options_.num_ranks;
     for (const absl::Span<const TreeHost> part : SplitHosts(options_.below, options_.tree.fanout)) {
