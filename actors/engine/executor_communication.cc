@@ -50,13 +50,13 @@ bool DeviceExecutor::DriveCommunication() {
   for (int i = 0; i < num_looks; ++i) {
     // A look that finds something is work, one that does not is waiting. Reading the clock takes
     // about as long as a pause.
-    const int64_t look_ns = is_idle_ ? clock_->NowNs() : 0;
+    const int64_t look_ns = idle_.is_idle() ? clock_->NowNs() : 0;
     if (communication_.Advance()) {
-      if (is_idle_) EndIdleAt(look_ns);
+      if (idle_.is_idle()) idle_.End(look_ns);
       TakeCompletions();
       return true;
     }
-    if (!is_idle_) BeginIdle();
+    if (!idle_.is_idle()) BeginIdle();
   }
   return false;
 }
