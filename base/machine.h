@@ -1,4 +1,4 @@
-// What this machine is.
+// Properties of this machine: host name, usable cores, memory.
 //
 // Thread rule: pure functions.
 

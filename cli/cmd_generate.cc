@@ -443,10 +443,9 @@ void AddGenerateCommand(CLI::App& app, const Environment& environment, Action* a
       ->option_text("N")
       ->check(AtLeast(0));
   command
-      ->add_option(
-          "--strategy", options->strategy,
-          "How the model lies on devices, such as tp=2 (dp=1); auto splits the weights as the "
-          "training did. Any strategy gives the same text, up to rounding")
+      ->add_option("--strategy", options->strategy,
+                   "How the model is split over devices, such as tp=2 (dp=1); auto splits the "
+                   "weights as the training did. Any strategy gives the same text, up to rounding")
       ->option_text("STRATEGY");
   command->add_option("--procs", options->processes, "Processes (1)")
       ->option_text("N")

@@ -274,10 +274,9 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
                           " events of each device (F.json: a Chrome trace)"))
       ->option_text("FILE");
   command
-      ->add_option(
-          "--trace-every", options->trace_every,
-          "Record the first step and every N-th step after it (1). 0 records none, not even "
-          "the few of which the summary tells the critical path")
+      ->add_option("--trace-every", options->trace_every,
+                   "Record the first step and every N-th step after it (1). 0 records none: the "
+                   "summary then has no critical path")
       ->check(AtLeast(0))
       ->option_text("N");
   command

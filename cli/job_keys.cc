@@ -348,11 +348,12 @@ const std::vector<Key>& Keys() {
       {"model.rotary_factor", "Factor of model.rotary_scaling (1)",
        Number([](Job& j) { return &j.model.rotary_factor; }, 1, kHuge, "at least 1")},
       {"model.rotary_low_factor",
-       "For \"llama3\": frequencies of fewer turns in model.rotary_context tokens are divided by "
-       "the factor (1)",
+       "For \"llama3\": frequencies with fewer than so many periods in model.rotary_context tokens "
+       "are divided by the factor (1)",
        Number([](Job& j) { return &j.model.rotary_low_factor; }, 1e-30, kHuge, "1e-30 to 1e30")},
       {"model.rotary_high_factor",
-       "For \"llama3\": frequencies of more turns stay, those between are blended (4)",
+       "For \"llama3\": frequencies with more than so many periods stay; those between are "
+       "interpolated (4)",
        Number([](Job& j) { return &j.model.rotary_high_factor; }, 1e-30, kHuge, "1e-30 to 1e30")},
       {"model.rotary_context",
        "Tokens of a sequence that the model was first trained on, for \"llama3\" and \"dynamic\", "

@@ -23,7 +23,7 @@
 
 namespace penstock::cli {
 
-// EX_UNAVAILABLE of sysexits.h: the processes of a job did not come together.
+// EX_UNAVAILABLE of sysexits.h: not all processes joined in time.
 inline constexpr int kNoRendezvousStatus = 69;
 
 struct ProcessOptions {

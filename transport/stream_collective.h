@@ -42,8 +42,8 @@ class StreamCollective {
   virtual absl::Status Launch(const StreamCollectiveArgs& args) = 0;
 };
 
-// What joins a device to the others. It may go before what it made, which is launched no more then;
-// NCCL's runs that wait on the device for members that are gone end with it.
+// Connects a device to the other members. It may be destroyed before its collectives, which must
+// not be launched afterwards; that aborts operations of NCCL that wait for missing members.
 class Communicator {
  public:
   virtual ~Communicator() = default;
