@@ -10,6 +10,7 @@
 #include "cli/failure_report.h"
 #include "cli/files.h"
 #include "cli/host_layout.h"
+#include "cli/job_policy.h"
 #include "cli/processes.h"
 
 #include "actors/cluster/socket_address.h"
@@ -57,6 +58,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartJobCluster(
                       .num_devices = num_devices,
                       .devices = std::move(devices),
                       .device_list = std::move(parts.devices),
+                      .policy_library = PolicyLibraryOf(job, plan),
                       .listen = options.listen.value_or(""),
                       .key_file = parts.key_file,
                       .pin = !stages_share_cores || count == num_devices,

@@ -97,6 +97,7 @@ class JobRun {
         lines_(lines),
         options_(options),
         job_(job),
+        policies_(PoliciesOfRun(environment.registries, job)),
         plan_(std::move(program.plan)),
         model_(std::move(program.model)),
         estimate_(std::move(program.estimate)),
@@ -116,7 +117,7 @@ class JobRun {
         feeds_.corpus() != nullptr ? feeds_.corpus()->unigram_entropy : kNotMeasured;
     session_options_.threads_per_device = static_cast<int>(threads_);
     session_options_.seed = static_cast<uint64_t>(job.train.seed);
-    session_options_.policies = &environment.registries.policies;
+    session_options_.policies = &policies_;
     session_options_.first_step = start_.info.step;
     session_options_.captures_graphs = job.cluster.captures_graphs;
     session_options_.reserves_state_copy = !job.checkpoint.path.empty();
@@ -431,7 +432,7 @@ class JobRun {
                                            .every = session_options_.trace_every,
                                            .nodes = nodes_,
                                            .cores = cores_},
-                                          job_, environment_.registries.policies);
+                                          job_, policies_);
     if (is_trace_wanted_) summary_.traced = analysis.steps;
     summary_.path = std::move(analysis.path);
     summary_.mean_path = analysis.mean_path;
@@ -466,9 +467,7 @@ class JobRun {
     const auto strategy = planner::ParseStrategy(summary_.strategy);
     if (strategy.ok()) layout.strategy = strategy->value_or(planner::Strategy());
     // A wrong one moves parameters between devices, no more.
-    const absl::StatusOr<planner::PolicyRegistry> policies =
-        PoliciesOf(environment_.registries, job_);
-    const planner::Policy* policy = policies.ok() ? policies->Find(plan_.policy) : nullptr;
+    const planner::Policy* policy = policies_.Find(plan_.policy);
     if (policy != nullptr) {
       layout.placement = policy->needs().placement.value_or(planner::Placement::kLoop);
     }
@@ -632,6 +631,7 @@ class JobRun {
   const RecordedLines& lines_;
   const RunOptions& options_;
   const Job& job_;
+  const planner::PolicyRegistry policies_;
   const planner::Plan plan_;
   const JobModel model_;
   const planner::StepEstimate estimate_;

@@ -55,13 +55,15 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
   options.on_join = [output = processes.output](const actors::NodeDescription& node) {
     output->Tell(StrCat("joined: ", ToString(node), "\n"));
   };
+  std::vector<std::string> plugins = environment.plugins;
+  if (!processes.policy_library.empty()) plugins.push_back(processes.policy_library);
   if (processes.listen.empty()) {
     options.node_command = {environment.program, "node", "--quiet"};
     if (!processes.device_list.IsAll("cpu")) {
       options.node_command.insert(options.node_command.end(),
                                   {"--device", processes.device_list.ToString()});
     }
-    for (const std::string& plugin : environment.plugins) {
+    for (const std::string& plugin : plugins) {
       options.node_command.push_back("--plugin");
       options.node_command.push_back(plugin);
     }
@@ -92,7 +94,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
     if (!processes.device_list.IsAll("cpu")) {
       StrAppend(&more, " --device ", processes.device_list.ToString());
     }
-    for (const std::string& plugin : environment.plugins) StrAppend(&more, " --plugin ", plugin);
+    for (const std::string& plugin : plugins) StrAppend(&more, " --plugin ", plugin);
     options.on_listening = [&err = environment.err, count = processes.count, more,
                             key_file = processes.key_file->path(),
                             on_listening = std::move(processes.on_listening)](

@@ -31,6 +31,8 @@ struct ProcessOptions {
   int64_t num_devices = 0;             // of the plan that will run; 0: not known
   std::vector<uint32_t> devices = {};  // of each process; empty: numbers as equal as can be
   DeviceList device_list = {};         // their kinds
+  // Loaded by nodes as with --plugin; empty: none.
+  std::string policy_library = {};
   // Where others start the nodes: the address where they join, and the file with the job's key.
   std::string listen = {};
   const JobKeyFile* key_file = nullptr;
