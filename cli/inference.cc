@@ -47,8 +47,7 @@ absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(const Registries& re
   options.kernels = &registries.kernels;
   ASSIGN_OR_RETURN(options.kernels_by_kind, KernelsOf(registries, layout.devices));
   if (layout.start_engine == nullptr) {
-    ASSIGN_OR_RETURN(const DeviceSource devices,
-                     FindDevices(layout.devices, plan.devices.size(), /*is_one_process=*/true));
+    ASSIGN_OR_RETURN(const DeviceSource devices, FindDevices(layout.devices, plan.devices.size()));
     options.create_device = devices.create;
     options.create_communicator = devices.create_communicator;
     options.max_memory_bytes = devices.max_memory_bytes;

@@ -69,6 +69,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartJobCluster(
                       .output = std::move(parts.output),
                       .resume_hint = ResumeHintOf(environment, job),
                       .status_answers = std::move(parts.status_answers),
+                      .on_collectives = std::move(parts.on_collectives),
                       .on_listening = [interrupts = parts.interrupts](const std::string& address) {
                         interrupts->RemoveAtExit(actors::FileOf(address));
                       }}));

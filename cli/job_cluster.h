@@ -5,6 +5,7 @@
 #ifndef PENSTOCK_CLI_JOB_CLUSTER_H_
 #define PENSTOCK_CLI_JOB_CLUSTER_H_
 
+#include <functional>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -32,7 +33,9 @@ struct JobClusterParts {
   std::shared_ptr<actors::StatusAnswers> status_answers;
   const JobKeyFile* key_file = nullptr;  // null: no process joins from elsewhere
   std::shared_ptr<NodeOutput> output;    // takes what nodes print
-  Interrupts* interrupts = nullptr;      // outlives the cluster's start
+  // See ClusterOptions.
+  std::function<void(const absl::StatusOr<std::string>& communicators)> on_collectives;
+  Interrupts* interrupts = nullptr;  // outlives the cluster's start
 };
 
 // Null where this process runs all devices. What nodes print goes to the environment, by a thread

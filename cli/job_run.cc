@@ -154,6 +154,7 @@ class JobRun {
                          .status_answers = monitor_.answers(),
                          .key_file = key_file_.get(),
                          .output = output_,
+                         .on_collectives = [this](const auto& how) { NoteCollectives(how); },
                          .interrupts = &interrupts_});
     if (!cluster.ok()) {
       absl::Status failure = cluster.status();
@@ -164,12 +165,9 @@ class JobRun {
     std::string collectives_note;
     if (cluster_ != nullptr) {
       session_options_.start_engine = cluster_->engine_factory();
-      if (device_list_.Has("cuda") && num_devices > 1) {
-        collectives_note = HostCollectivesNote(device_list_, plan_.devices.size(),
-                                               plan_.devices.size(), /*is_one_process=*/false);
-      }
+      // Nodes tell what their GPUs can do as the session starts: see NoteCollectives.
     } else {
-      const auto devices = FindDevices(device_list_, plan_.devices.size(), /*is_one_process=*/true);
+      const auto devices = FindDevices(device_list_, plan_.devices.size());
       if (!devices.ok()) {
         return AtKey(job_, {"cluster.device_kind", "cluster.host"}, devices.status());
       }
@@ -202,6 +200,13 @@ class JobRun {
   }
 
  private:
+  // Once, though there are more sessions, which do the same.
+  void NoteCollectives(const absl::StatusOr<std::string>& communicators) {
+    if (!device_list_.Has("cuda") || has_noted_collectives_) return;
+    has_noted_collectives_ = true;
+    environment_.err << "note: " << CollectivesNote(communicators) << std::endl;
+  }
+
   // Those that run beside the training or after it, and none when they have run. Looks at the job
   // show them, and what ends the job at once ends them, too.
   void SetSessions(absl::Span<actors::Session* const> evaluating, std::string activity) {
@@ -651,6 +656,7 @@ class JobRun {
   std::unique_ptr<actors::Cluster> cluster_;
   std::vector<actors::NodeDescription> nodes_;
   absl::Status last_checkpoint_;
+  bool has_noted_collectives_ = false;
   bool is_start_damaged_ = false;  // the checkpoint that the run was to continue from
   bool is_done_before_ = false;    // nothing was left to be trained
   RunSummary summary_;

@@ -47,6 +47,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
   options.heartbeat_timeout = absl::Seconds(processes.node_timeout_s);
   options.status_answers = std::move(processes.status_answers);
   options.resume_hint = std::move(processes.resume_hint);
+  options.on_collectives = std::move(processes.on_collectives);
   if (processes.output == nullptr) processes.output = PrintNodeOutput(environment);
   options.on_output = [output = processes.output](uint32_t rank, std::string_view host,
                                                   std::string_view line) {

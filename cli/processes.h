@@ -49,6 +49,8 @@ struct ProcessOptions {
   std::string resume_hint = {};
   // Answers what the job does; null: nobody does.
   std::shared_ptr<actors::StatusAnswers> status_answers = {};
+  // See ClusterOptions.
+  std::function<void(const absl::StatusOr<std::string>& communicators)> on_collectives = {};
   // Told the address once nodes can join there.
   std::function<void(const std::string& address)> on_listening = {};
 };

@@ -155,7 +155,8 @@ class Cluster::Impl {
                                                       EngineObserver* observer,
                                                       const SessionOptions& options) {
     auto engine = std::make_unique<ClusterEngine>(access_, *loop_, *supervisor_, actors_->system(),
-                                                  plan, observer, options, options_.stop_timeout);
+                                                  plan, observer, options, options_.stop_timeout,
+                                                  options_.on_collectives);
     RETURN_IF_ERROR(engine->Open(nodes_, options));
     return engine;
   }

@@ -16,7 +16,6 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "base/thread_pool.h"
-#include "planner/plan/failure_flags.h"
 
 namespace penstock::actors {
 
@@ -120,7 +119,7 @@ absl::Status LocalEngine::Open() {
   processors_ = PlaceDevices(options_.num_devices, options_.threads_per_device);
   accesses_.resize(options_.num_devices);
   communicators_.resize(options_.num_devices);
-  OrderLaunches();
+  RETURN_IF_ERROR(OrderLaunches());
   stage_peers_.resize(options_.num_devices);
   HostParts parts;
   parts.transport = transport_.get();
@@ -188,16 +187,19 @@ absl::Status LocalEngine::Open() {
   return absl::OkStatus();
 }
 
-// Without an order, the host runs the collectives: members that launch in different orders might
-// wait for each other, even with a communicator for each collective. An order needs all devices.
-void LocalEngine::OrderLaunches() {
-  if (options_.create_communicator == nullptr || options_.num_devices < plan_.devices.size()) {
-    return;
+// An order needs all devices.
+absl::Status LocalEngine::OrderLaunches() {
+  if (options_.create_communicator == nullptr) return absl::OkStatus();
+  if (options_.stream_launches.has_value()) {
+    RETURN_IF_ERROR(CheckStreamLaunches(plan_, options_.first_device, options_.num_devices,
+                                        *options_.stream_launches));
+    launches_ = options_.stream_launches;
+  } else if (options_.num_devices == plan_.devices.size()) {
+    absl::StatusOr<StreamLaunches> launches = PlanStreamLaunches(plan_, *options_.policies);
+    if (launches.ok()) launches_ = *std::move(launches);
   }
-  absl::StatusOr<planner::LaunchOrder> order = planner::OrderLaunches(plan_, *options_.policies);
-  if (!order.ok() || !planner::CheckLaunchOrder(plan_, *options_.policies, *order).ok()) return;
-  launch_order_ = *std::move(order);
-  tells_failures_ = planner::CollectivesThatTellFailures(plan_);
+  if (launches_.has_value()) groups_ = GroupsOf(plan_);
+  return absl::OkStatus();
 }
 
 // An asynchronous device copies through the host's memory, of which several devices take at a time.
@@ -291,14 +293,16 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   const auto* kernels = is_checked                                  ? &checked_kernels_
                         : of_kind != options_.kernels_by_kind.end() ? of_kind->second.get()
                                                                     : options_.kernels;
-  if (launch_order_.has_value()) {
+  if (launches_.has_value()) {
     if (device.is_synchronous()) {
       return absl::InvalidArgumentError(
           StrCat("device ", device_index, " of kind '", device.kind(),
                  "' cannot run collectives on streams, so no device of the plan may: the other ",
                  "members would wait for it; leave out create_communicator"));
     }
-    ASSIGN_OR_RETURN(communicators_[index], options_.create_communicator(device_index, device));
+    ASSIGN_OR_RETURN(
+        communicators_[index],
+        options_.create_communicator(device_index, device, GroupsWith(groups_, device_index, 1)));
   }
   parts.target = {&device,
                   kernels,
@@ -306,8 +310,8 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
                   host_arena,
                   endpoint,
                   communicators_[index].get(),
-                  launch_order_.has_value() ? &*launch_order_ : nullptr,
-                  &tells_failures_,
+                  launches_.has_value() ? &launches_->order : nullptr,
+                  launches_.has_value() ? &launches_->tells_failures : nullptr,
                   {}};
   parts.communication = memory_->communications[index].get();
   parts.stage = links_[index].get();
@@ -430,6 +434,10 @@ absl::StatusOr<std::vector<TraceEvent>> LocalEngine::TakeTrace() {
 }
 
 void LocalEngine::Stop() {
+  // Members that have failed will not come.
+  for (const auto& communicator : communicators_) {
+    if (communicator != nullptr) communicator->Cancel();
+  }
   if (host_ != nullptr) host_->Stop();
 }
 

@@ -28,11 +28,11 @@
 #include "actors/session/arena_access.h"
 #include "actors/session/engine.h"
 #include "actors/session/kept_tiles.h"
+#include "actors/session/stream_launches.h"
 #include "base/device.h"
 #include "kernels/checked/checked_kernels.h"
 #include "kernels/device_kernels.h"
 #include "kernels/kernel.h"
-#include "planner/plan/launch_order.h"
 #include "planner/plan/plan.h"
 #include "planner/policy/policy.h"
 #include "transport/stream_collective.h"
@@ -57,6 +57,8 @@ struct LocalEngineOptions {
   DeviceFactory create_device = nullptr;              // null: CreateCpuDevice
   // Null: the host runs all collectives. Otherwise the devices do: all of them are asynchronous.
   transport::CommunicatorFactory create_communicator = nullptr;
+  // With it, where devices of the plan are in other processes, which have been given the same.
+  std::optional<StreamLaunches> stream_launches = std::nullopt;
   uint64_t max_memory_bytes = 0;  // of all arenas; 0: the machine's memory
   uint64_t reserved_bytes = 0;    // of that, for other uses
   size_t trace_capacity = 0;      // events a device; 0: no trace
@@ -118,7 +120,7 @@ class LocalEngine final : public Engine {
   LocalEngine(const planner::Plan& plan, std::unique_ptr<transport::Transport> transport,
               EngineObserver* observer, const LocalEngineOptions& options);
   absl::Status Open();
-  void OrderLaunches();
+  absl::Status OrderLaunches();
   absl::Status TakeStaging(uint32_t device_index);
   ArenaAccess& AccessTo(const planner::StatePlacement& placement) const {
     return *accesses_[placement.device - options_.first_device];
@@ -154,8 +156,8 @@ class LocalEngine final : public Engine {
   std::vector<std::vector<int>> processors_;            // of each device; empty: they share all
   std::vector<std::unique_ptr<ArenaAccess>> accesses_;  // likewise
   std::vector<std::unique_ptr<transport::Communicator>> communicators_;  // likewise
-  std::optional<planner::LaunchOrder> launch_order_;  // null: the host runs the collectives
-  std::vector<bool> tells_failures_;                  // with an order, of each collective
+  std::optional<StreamLaunches> launches_;      // null: the host runs the collectives
+  std::vector<transport::DeviceGroup> groups_;  // with launches, of all collectives
   std::vector<std::unique_ptr<StageLink>> links_;
   std::vector<std::unique_ptr<StageLink>> remote_links_;  // of devices of other processes
   std::vector<std::vector<StagePeer>> stage_peers_;       // of each device
