@@ -348,7 +348,7 @@ class JobRun {
       environment_.err << DescribeLog(failed) << std::flush;
     }
     if (is_start_damaged_) return;  // the same command would fail again
-    if (const std::string hint = ResumeHintOf(process_environment_, job_); !hint.empty()) {
+    if (const std::string hint = ResumeHintNow(process_environment_, job_); !hint.empty()) {
       environment_.err << "note: " << hint << std::endl;
     }
   }
