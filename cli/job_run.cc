@@ -35,6 +35,7 @@
 #include "cli/node_output.h"
 #include "cli/npy.h"
 #include "cli/option_checks.h"
+#include "cli/other_load.h"
 #include "cli/processes.h"
 #include "cli/report_collect.h"
 #include "cli/report_page.h"
@@ -269,7 +270,9 @@ class JobRun {
     trainer_options.start.states = nullptr;  // which its snapshot holds, until there is another one
     std::optional<MemorySampler> memory;
     if (!options_.trace.empty()) memory.emplace(session->inspector(), kMemoryInterval);
+    const OtherLoad other_load(ProcessesOnThisHost());
     const absl::Status trained = trainer.Run(&summary_);
+    summary_.other_cores = other_load.Cores();
     if (memory.has_value()) memory_ = memory->Finish();
     memory.reset();
     is_done_before_ = trained.ok() && summary_.steps == 0;
@@ -290,6 +293,9 @@ class JobRun {
     summary_.trace_every = session_options_.trace_every;
     step_windows_ = trainer.step_windows();
     AddTraceAnalysis();
+    if (const std::string load = OtherLoadNote(summary_, UsableCores()); !load.empty()) {
+      environment_.err << "note: " << load << std::endl;
+    }
     Parameters parameters;
     if (trained.ok() && model_.model != nullptr && HasHeldOut()) {
       ASSIGN_OR_RETURN(parameters, validator().KeepParameters(*session));
@@ -351,6 +357,15 @@ class JobRun {
     if (const std::string hint = ResumeHintNow(process_environment_, job_); !hint.empty()) {
       environment_.err << "note: " << hint << std::endl;
     }
+  }
+
+  // Beside this one.
+  std::vector<int64_t> ProcessesOnThisHost() const {
+    std::vector<int64_t> processes;
+    for (const actors::NodeDescription& node : nodes_) {
+      if (node.host == HostName() && node.pid != getpid()) processes.push_back(node.pid);
+    }
+    return processes;
   }
 
   // While the actors of the session are there.

@@ -184,6 +184,15 @@ double TypicalStepTime(absl::Span<const double> step_times_s) {
   return sorted.size() % 2 == 1 ? sorted[middle] : 0.5 * (sorted[middle - 1] + sorted[middle]);
 }
 
+std::string OtherLoadNote(const RunSummary& summary, int64_t usable_cores) {
+  constexpr double kLeastCores = 0.1;
+  if (!summary.path.has_value() || !(summary.other_cores >= kLeastCores)) return "";
+  return fmt::format(
+      "other programs kept {:.1f} of {} busy: what waited for a core because of them counts as "
+      "computation, exposed communication or idle time",
+      summary.other_cores, Counted(usable_cores, "core"));
+}
+
 std::string SummaryJson(const RunSummary& summary) {
   const double step_time_s = TypicalStepTime(summary.step_times_s);
   std::string text = StrCat(
@@ -219,6 +228,7 @@ std::string SummaryJson(const RunSummary& summary) {
   }
   if (summary.path.has_value()) {
     StrAppend(&text, ", \"replayed_step_time_s\": ", JsonNumber(summary.replayed_step_s),
+              ", \"other_programs_cores\": ", JsonNumber(summary.other_cores, 3),
               ", \"critical_path\": ", PathJson(*summary.path),
               ", \"mean_critical_path\": ", MeanPathJson(summary.mean_path));
   }
