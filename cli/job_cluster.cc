@@ -13,6 +13,7 @@
 #include "cli/job_policy.h"
 #include "cli/processes.h"
 
+#include "actors/checkpoint/checkpoint_folder.h"
 #include "actors/cluster/socket_address.h"
 #include "base/counted.h"
 #include "base/cpu_topology.h"
@@ -21,11 +22,25 @@
 #include "base/strings.h"
 
 namespace penstock::cli {
+namespace {
+
+bool HasCheckpoint(const Job& job) {
+  if (job.checkpoint.path.empty()) return false;
+  const absl::StatusOr<std::vector<int64_t>> steps =
+      actors::CheckpointFolder::Steps(job.checkpoint.path);
+  return steps.ok() && !steps->empty();
+}
+
+}  // namespace
+
+std::string ResumeHintNow(const Environment& environment, const Job& job) {
+  return HasCheckpoint(job) ? ResumeHintOf(environment, job) : "";
+}
 
 std::string ResumeHintOf(const Environment& environment, const Job& job) {
   if (job.checkpoint.path.empty()) return "";
   std::error_code error;
-  return ResumeHint(std::filesystem::absolute(job.checkpoint.path).string(),
+  return ResumeHint(std::filesystem::absolute(job.checkpoint.path).string(), HasCheckpoint(job),
                     std::filesystem::current_path(error).string(), HostName(),
                     {.program = environment.called_as,
                      .arguments = environment.arguments,

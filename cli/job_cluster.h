@@ -24,8 +24,12 @@
 
 namespace penstock::cli {
 
-// How the job goes on from its last checkpoint, for its user; empty where it writes none.
+// How the job goes on from its last checkpoint, for its user; empty where it writes none. Where the
+// folder holds none yet, the hint says "if one was written": nodes print it later, when they cannot
+// ask any more.
 std::string ResumeHintOf(const Environment& environment, const Job& job);
+// The same, empty where there is no checkpoint.
+std::string ResumeHintNow(const Environment& environment, const Job& job);
 
 // What of a run its processes work with.
 struct JobClusterParts {

@@ -30,10 +30,12 @@
 #include "cli/job_monitor.h"
 #include "cli/job_policy.h"
 #include "cli/json.h"
+#include "cli/memory_samples.h"
 #include "cli/metrics.h"
 #include "cli/node_output.h"
 #include "cli/npy.h"
 #include "cli/option_checks.h"
+#include "cli/other_load.h"
 #include "cli/processes.h"
 #include "cli/report_collect.h"
 #include "cli/report_page.h"
@@ -63,6 +65,8 @@ constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
 // Between snapshots of the states, from which steps are run again to find where a NaN comes from.
 constexpr double kSnapshotSeconds = 300;
+// Between two looks at the memory of the processes, for a trace.
+constexpr absl::Duration kMemoryInterval = absl::Milliseconds(100);
 // Of the machine's memory, the part that a snapshot may take.
 constexpr uint64_t kSnapshotMemoryShare = 8;
 // The user is told how long it takes to run longer steps again.
@@ -270,7 +274,13 @@ class JobRun {
     if (!job_.train.stops_on_nonfinite) trainer_options.start.states = nullptr;
     Trainer trainer(environment_, trainer_options, job_, *session, feeds_, interrupts_);
     trainer_options.start.states = nullptr;  // which its snapshot holds, until there is another one
+    std::optional<MemorySampler> memory;
+    if (!options_.trace.empty()) memory.emplace(session->inspector(), kMemoryInterval);
+    const OtherLoad other_load(ProcessesOnThisHost());
     const absl::Status trained = trainer.Run(&summary_);
+    summary_.other_cores = other_load.Cores();
+    if (memory.has_value()) memory_ = memory->Finish();
+    memory.reset();
     is_done_before_ = trained.ok() && summary_.steps == 0;
     last_step_ = LastTraced(trainer);
     if (trained.ok()) {
@@ -289,6 +299,9 @@ class JobRun {
     summary_.trace_every = session_options_.trace_every;
     step_windows_ = trainer.step_windows();
     AddTraceAnalysis();
+    if (const std::string load = OtherLoadNote(summary_, UsableCores()); !load.empty()) {
+      environment_.err << "note: " << load << std::endl;
+    }
     Parameters parameters;
     if (trained.ok() && model_.model != nullptr && HasHeldOut()) {
       ASSIGN_OR_RETURN(parameters, validator().KeepParameters(*session));
@@ -347,9 +360,18 @@ class JobRun {
       environment_.err << DescribeLog(failed) << std::flush;
     }
     if (is_start_damaged_) return;  // the same command would fail again
-    if (const std::string hint = ResumeHintOf(process_environment_, job_); !hint.empty()) {
+    if (const std::string hint = ResumeHintNow(process_environment_, job_); !hint.empty()) {
       environment_.err << "note: " << hint << std::endl;
     }
+  }
+
+  // Beside this one.
+  std::vector<int64_t> ProcessesOnThisHost() const {
+    std::vector<int64_t> processes;
+    for (const actors::NodeDescription& node : nodes_) {
+      if (node.host == HostName() && node.pid != getpid()) processes.push_back(node.pid);
+    }
+    return processes;
   }
 
   // While the actors of the session are there.
@@ -386,9 +408,18 @@ class JobRun {
     actors::TraceContext context;
     context.steps = step_windows_;
     if (summary_.path.has_value()) context.path = &*summary_.path;
-    if (cluster_ == nullptr) return context;
+    const auto memory_of = [this](uint32_t rank) {
+      const auto found = memory_.find(rank);
+      return found != memory_.end() ? found->second : std::vector<actors::UseSample>();
+    };
+    if (cluster_ == nullptr) {
+      context.processes.push_back(
+          {"penstock", 0, static_cast<uint32_t>(plan_.devices.size()), memory_of(0)});
+      return context;
+    }
     for (const actors::NodeDescription& node : cluster_->nodes()) {
-      context.processes.push_back({actors::NameOf(node), node.first_device, node.num_devices});
+      context.processes.push_back(
+          {actors::NameOf(node), node.first_device, node.num_devices, memory_of(node.rank)});
     }
     return context;
   }
@@ -663,6 +694,7 @@ class JobRun {
   actors::StepWindow last_step_;
   std::vector<actors::TraceEvent> events_;
   std::vector<actors::StepWindow> step_windows_;
+  MemorySamples memory_;  // while steps ran that are traced
   actors::SharedCores cores_;
   actors::Session* running_ = nullptr;    // the session that trains; null: not yet, or no more
   std::unique_ptr<Validator> validator_;  // null: not used yet, or no more
