@@ -21,8 +21,9 @@ absl::StatusOr<EngineSnapshot> ClusterInspector::Inspect(absl::Duration timeout)
         ASSIGN_OR_RETURN(const MemberSilences silences, supervisor.Silences(timeout));
         return loop.Await(
             [&, this]() -> control::StatusPromise {
-              if (session_->is_over())
+              if (session_->is_over()) {
                 return absl::FailedPreconditionError("the session has ended");
+              }
               snapshot->devices.resize(session_->plan().devices.size());
               snapshot->processes.resize(session_->num_processes());
               auto calls = kj::heapArrayBuilder<control::StatusPromise>(session_->num_processes());

@@ -93,7 +93,8 @@ control::StatusPromise NodeSupervisor::Listen(std::string key, ClusterActors& ac
          on_line_(rank, nodes_[rank]->description.host, line);
        },
        [this](uint32_t rank, int wait_status, std::string_view note) {
-         starts_.End(rank);
+         // A start that has failed keeps its place: it is the end of the job, and until that is
+         // known nobody else's turn comes.
          failure_detector_->OnExit({rank, wait_status, std::string(note), WhenLost(rank)});
        }});
   // The system protects what passes through a socket of this host.
