@@ -61,19 +61,22 @@ class Cluster::Impl {
     const auto end_job = [this](const absl::Status& cause) {
       loop_->Post([this, cause] { supervisor_->Fail(cause); });
     };
-    actors_ = std::make_unique<ClusterActors>(
-        options_.on_output,
-        RankTable(options_.num_processes, options_.num_devices, options_.process_devices),
-        [this](const MemberLoss& loss, const absl::Status& report) { OnLoss(loss.rank, report); },
-        end_job);
     supervisor_ = std::make_unique<NodeSupervisor>(
-        options_, *loop_, actors_->membership(),
+        options_, *loop_,
         [](kj::AsyncIoContext& io) { return std::make_unique<LocalLauncher>(io); },
         [this](uint32_t rank, const std::string& host, std::string_view line) {
           actors_->pump().Print({rank, host, std::string(line)});
         });
+    actors_ = std::make_unique<ClusterActors>(ClusterActors::Setup{
+        .on_output = options_.on_output,
+        .ranks = RankTable(options_.num_processes, options_.num_devices, options_.process_devices),
+        .on_loss = [this](const MemberLoss& loss,
+                          const absl::Status& report) { OnLoss(loss.rank, report); },
+        .times = NodeSupervisor::TimesOf(options_),
+        .detector = supervisor_->detector_handlers(),
+        .on_failure = end_job});
     access_ = std::make_shared<ClusterAccess>(*loop_, *supervisor_);
-    RETURN_IF_ERROR(loop_->Await([this, &key] { return supervisor_->Listen(key); },
+    RETURN_IF_ERROR(loop_->Await([this, &key] { return supervisor_->Listen(key, *actors_); },
                                  options_.join_timeout, StrCat("listening at ", options_.listen)));
     if (options_.on_listening) options_.on_listening(supervisor_->address(), options_.key);
     RETURN_IF_ERROR(StartProcesses());
@@ -125,6 +128,8 @@ class Cluster::Impl {
     const absl::Duration timeout = options_.stop_timeout + absl::Seconds(5);
     end_ =
         loop_->Await([&] { return supervisor_->Stop(outcome); }, timeout, "the end of the nodes");
+    // What was seen of the nodes counts, before the loop stops to look at them.
+    (void)actors_->failure_detector().Flush(options_.stop_timeout);
     end_.Update(loop_->Await(
         [this]() -> kj::Promise<void> {
           supervisor_->Close();

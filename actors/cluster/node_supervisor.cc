@@ -46,13 +46,11 @@ std::string Truncated(capnp::Text::Reader name) {
 }  // namespace
 
 NodeSupervisor::NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop,
-                               Membership& membership, LauncherFactory make_launcher,
-                               OnLine on_line)
+                               LauncherFactory make_launcher, OnLine on_line)
     : options_(options),
       loop_(loop),
       make_launcher_(std::move(make_launcher)),
       on_line_(std::move(on_line)),
-      membership_(membership),
       starts_(options.max_starts) {
   for (uint32_t rank = 0; rank < options.num_processes; ++rank) {
     nodes_.push_back(std::make_unique<Node>());
@@ -60,43 +58,54 @@ NodeSupervisor::NodeSupervisor(const ClusterOptions& options, control::ControlLo
   }
 }
 
+FailureDetector::Times NodeSupervisor::TimesOf(const ClusterOptions& options) {
+  const absl::Duration timeout = options.heartbeat_timeout;
+  const absl::Duration patience = timeout + options.num_processes * kPatiencePerNode;
+  return {timeout, std::max(timeout, std::min(kJoiningPatience, patience))};
+}
+
+FailureDetector::Handlers NodeSupervisor::detector_handlers() {
+  return {
+      .on_loss = [this](const MemberLoss& loss,
+                        bool counts) { loop_.Post([this, loss, counts] { Lose(loss, counts); }); },
+      .look_again = [this](uint32_t rank) { loop_.Post([this, rank] { LookAgain(rank); }); },
+      .kill = [this](uint32_t rank) { loop_.Post([this, rank] { KillSilent(rank); }); },
+  };
+}
+
 // --- Joining -------------------------------------------------------------------------------------
 
-control::StatusPromise NodeSupervisor::Listen(std::string key) {
+control::StatusPromise NodeSupervisor::Listen(std::string key, ClusterActors& actors) {
+  membership_ = &actors.membership();
+  failure_detector_ = &actors.failure_detector();
   auto paf = kj::newPromiseAndFulfiller<absl::Status>();
   joined_fulfiller_ = kj::mv(paf.fulfiller);
   all_joined_ = kj::heap(paf.promise.fork());
   tasks_ = kj::heap<kj::TaskSet>(*this);
   questions_ = std::make_unique<control::Questions<JobStatus>>(loop_, options_.status_answers);
   launcher_ = make_launcher_(loop_.io());
-  const absl::Duration patience =
-      std::max(options_.heartbeat_timeout,
-               std::min(kJoiningPatience,
-                        options_.heartbeat_timeout + options_.num_processes * kPatiencePerNode));
-  const HeartbeatTimes times = {
+  pings_ = {
       .interval = std::max(options_.heartbeat_interval, options_.num_processes * kHeartbeatPerNode),
-      .timeout = options_.heartbeat_timeout,
-      .patience = patience,
       .silence_ms = ToMilliseconds(options_.heartbeat_timeout + kSilenceMargin),
       .have_all_joined = false};
-  failure_detector_ = std::make_unique<FailureDetector>(
-      loop_.timer(), *launcher_, times, [this](const FailureDetector::Loss& loss) { Lose(loss); });
-  launcher_->SetEvents({[this](uint32_t rank, std::string_view line) {
-                          on_line_(rank, nodes_[rank]->description.host, line);
-                        },
-                        [this](uint32_t rank, int wait_status, std::string_view note) {
-                          starts_.End(rank);
-                          failure_detector_->OnExit(rank, wait_status, note);
-                        }});
+  launcher_->SetEvents(
+      {[this](uint32_t rank, std::string_view line) {
+         on_line_(rank, nodes_[rank]->description.host, line);
+       },
+       [this](uint32_t rank, int wait_status, std::string_view note) {
+         // A start that has failed keeps its place: it is the end of the job, and until that is
+         // known nobody else's turn comes.
+         failure_detector_->OnExit({rank, wait_status, std::string(note), WhenLost(rank)});
+       }});
   // The system protects what passes through a socket of this host.
   std::unique_ptr<control::SecureChannel> channel;
   if (!options_.insecure && !IsUnixAddress(options_.listen)) {
     ASSIGN_OR_RETURN(channel,
                      control::SecureChannel::Create(key, control::ChannelSide::kCoordinator));
   }
-  port_ = kj::heap<control::ControlPort>(loop_.timer(), std::move(key),
-                                         ToMilliseconds(patience + kSilenceMargin), *this,
-                                         std::move(channel));
+  port_ = kj::heap<control::ControlPort>(
+      loop_.timer(), std::move(key), ToMilliseconds(TimesOf(options_).patience + kSilenceMargin),
+      *this, std::move(channel));
   port_->SetFarewell(StrCat("pid ", getpid(), " on ", HostName()), options_.resume_hint);
   RemoveStaleSocket(options_.listen);
   return loop_.io()
@@ -127,12 +136,13 @@ absl::Status NodeSupervisor::Launch(const LaunchCommand& command) {
   RETURN_IF_ERROR(loss_);
   ASSIGN_OR_RETURN(const LaunchedProcess process, launcher_->Launch(command));
   for (uint32_t i = 0; i < std::max(command.agent_ranks, 1u); ++i) {
+    nodes_[command.rank + i]->is_launched = true;
     NodeDescription& node = nodes_[command.rank + i]->description;
     node.pid = process.pid;
     // The agents of a tree are on several hosts.
     const bool is_placed = !command.remote_host.empty() && !options_.places.empty();
     node.host = is_placed ? options_.places[node.rank].host : process.host;
-    membership_.Reserve({node.rank, node.pid, node.host});
+    membership_->Reserve({node.rank, node.pid, node.host});
   }
   if (!command.remote_host.empty()) {
     starts_.Begin(command.rank, std::max(command.agent_ranks, 1u), loop_.timer().now());
@@ -164,7 +174,7 @@ kj::Promise<absl::StatusOr<control::Admission>> NodeSupervisor::Admit(
   auto answer = kj::newPromiseAndFulfiller<Joined>();
   const uint64_t number = ++num_joining_;
   joining_[number] = kj::mv(answer.fulfiller);
-  membership_.Join(
+  membership_->Join(
       {info.getRank(), std::move(joining)},
       [this, number](const absl::StatusOr<NodeDescription>& joined) {
         loop_.Post([this, number, joined] {
@@ -190,19 +200,39 @@ control::Admission NodeSupervisor::AddMember(const NodeDescription& joined, uint
   node.client = client;
   starts_.End(joined.rank);
   if (options_.on_join) options_.on_join(joined);
-  failure_detector_->Watch(joined.rank, kj::mv(client));
+  StartHeartbeat(joined.rank, kj::mv(client));
   const bool have_all_joined = std::all_of(nodes_.begin(), nodes_.end(),
                                            [](const auto& other) { return other->has_joined; });
   if (have_all_joined) {
+    pings_.have_all_joined = true;
     failure_detector_->OnAllJoined();
     joined_fulfiller_->fulfill(absl::OkStatus());
   }
   return {joined.rank, joined.first_device, joined.num_devices};
 }
 
+void NodeSupervisor::StartHeartbeat(uint32_t rank, control::Node::Client client) {
+  nodes_[rank]->heartbeat = std::make_unique<Heartbeat>(
+      loop_.timer(), kj::mv(client), pings_,
+      Heartbeat::Events{.on_asked = [this, rank] { failure_detector_->OnAsked(rank); },
+                        .on_answered = [this, rank] { failure_detector_->OnAnswered(rank); },
+                        .on_error =
+                            [this, rank](const kj::Exception& exception) {
+                              if (exception.getType() == kj::Exception::Type::DISCONNECTED) {
+                                OnDisconnected(rank);
+                              } else {
+                                failure_detector_->OnAnswerFailed({rank, WhenLost(rank)});
+                              }
+                            }});
+}
+
 void NodeSupervisor::OnMemberGone(uint32_t rank) {
   if (nodes_[rank]->is_lost || is_ending_) return;
-  failure_detector_->OnDisconnected(rank);
+  OnDisconnected(rank);
+}
+
+void NodeSupervisor::OnDisconnected(uint32_t rank) {
+  failure_detector_->OnDisconnected({rank, nodes_[rank]->is_launched, WhenLost(rank)});
 }
 
 absl::Duration NodeSupervisor::LinkTimeout() const {
@@ -257,20 +287,26 @@ void NodeSupervisor::FailSessionsOver(uint32_t rank, const absl::Status& cause) 
 
 // --- Losing nodes --------------------------------------------------------------------------------
 
+// What has arrived of the node is handled first, and told.
+void NodeSupervisor::LookAgain(uint32_t rank) {
+  if (tasks_.get() == nullptr) return;
+  tasks_->add(loop_.timer().afterDelay(control::kSecondLook).then([this, rank] {
+    failure_detector_->OnLookedAgain({rank, nodes_[rank]->is_launched, WhenLost(rank)});
+  }));
+}
+
+void NodeSupervisor::KillSilent(uint32_t rank) {
+  if (launcher_ != nullptr) launcher_->Kill(rank);
+}
+
 // From here on the node is not called any more; what its loss means comes back from the membership.
-void NodeSupervisor::Lose(const FailureDetector::Loss& loss) {
+void NodeSupervisor::Lose(const MemberLoss& loss, bool counts) {
+  if (loss.rank >= nodes_.size() || nodes_[loss.rank]->is_lost) return;
   Node& node = *nodes_[loss.rank];
-  if (node.is_lost) return;
   node.is_lost = true;
   Disconnect(node);
   launcher_->Kill(loss.rank);
-  if (!is_ending_) {
-    const MemberLoss lost{loss.rank, loss.cause, WhenLost(loss.rank), loss.shell_status};
-    NoteLoss(lost);
-    membership_.Lose(lost);
-  } else if (!loss.is_orderly) {
-    NoteLoss({loss.rank, loss.cause, " while the job was stopping", loss.shell_status});
-  }
+  if (counts) NoteLoss(loss);
 }
 
 void NodeSupervisor::NoteLoss(const MemberLoss& loss) {
@@ -310,6 +346,7 @@ std::string NodeSupervisor::WhenLost(uint32_t rank) const {
 
 void NodeSupervisor::Disconnect(Node& node) {
   node.client = nullptr;
+  node.heartbeat = nullptr;
   failure_detector_->Unwatch(node.description.rank);
 }
 
@@ -319,15 +356,20 @@ void NodeSupervisor::taskFailed(kj::Exception&& exception) {
 
 // --- The end -------------------------------------------------------------------------------------
 
-kj::Promise<void> NodeSupervisor::Stop(const absl::Status& outcome) {
+void NodeSupervisor::BeginEnding() {
   is_ending_ = true;
+  if (failure_detector_ != nullptr) failure_detector_->OnJobEnding();
+}
+
+kj::Promise<void> NodeSupervisor::Stop(const absl::Status& outcome) {
+  BeginEnding();
   TellToExit(outcome);
   return AwaitExits(StopDeadline());
 }
 
 void NodeSupervisor::Fail(const absl::Status& cause) {
   if (is_ending_) return;
-  is_ending_ = true;
+  BeginEnding();
   loss_ = cause;
   if (joined_fulfiller_->isWaiting()) joined_fulfiller_->fulfill(absl::Status(cause));
   FailSessionsOver(0, cause);
@@ -345,7 +387,7 @@ void NodeSupervisor::ContinueWithout(uint32_t rank, const absl::Status& report) 
 }
 
 void NodeSupervisor::Kill() {
-  is_ending_ = true;
+  BeginEnding();
   for (uint32_t rank = 0; rank < nodes_.size(); ++rank) {
     launcher_->Kill(rank);
     Disconnect(*nodes_[rank]);
@@ -359,7 +401,6 @@ void NodeSupervisor::Close() {
   port_ = nullptr;
   questions_ = nullptr;
   tasks_ = nullptr;
-  failure_detector_ = nullptr;
   joining_.clear();
   launcher_ = nullptr;  // kills the processes that still run
   nodes_.clear();
@@ -373,7 +414,7 @@ void NodeSupervisor::TellToExit(const absl::Status& cause) {
     Node& node = *nodes_[rank];
     KJ_IF_MAYBE (client, node.client) {
       auto call = client->exitRequest();
-      if (!launcher_->HasLaunched(rank)) {
+      if (!node.is_launched) {
         auto told = call.initCause();
         control::WriteStatus(cause, told);
         told.setRank(OriginOf(cause).rank);

@@ -1,11 +1,12 @@
 // The coordinator's side of the nodes of a job: their processes, connections and sessions, and the
 // end of the job. Who is in it and what a loss means, Membership says; what is a loss, the
-// FailureDetector.
+// FailureDetector: both are actors, which are told what happens here.
 //
 // A loss that ends the job is the error of the sessions and of all that wait, and all other nodes
 // are told to exit.
 //
-// Thread rule: the thread of the event loop, but for the constructor and the destructor.
+// Thread rule: the thread of the event loop, but for the constructor, the destructor and what says
+// so.
 // Invariants: after Close no node is supervised, and processes that were started here are gone.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_NODE_SUPERVISOR_INTERNAL_H_
@@ -24,11 +25,13 @@
 #include <kj/async.h>
 
 #include "actors/cluster/cluster.h"
+#include "actors/cluster/cluster_actors_internal.h"
 #include "actors/cluster/cluster_session_internal.h"
 #include "actors/cluster/control.capnp.h"
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/control_port_internal.h"
 #include "actors/cluster/failure_detector_internal.h"
+#include "actors/cluster/heartbeat_internal.h"
 #include "actors/cluster/launcher_internal.h"
 #include "actors/cluster/membership_internal.h"
 #include "actors/cluster/node_description.h"
@@ -43,13 +46,19 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   // What a node has printed; called on the loop's thread.
   using OnLine = std::function<void(uint32_t rank, const std::string& host, std::string_view line)>;
 
-  // `options`, `loop` and `membership` outlive the result. Listen makes the launcher.
-  NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop, Membership& membership,
+  // `options` and `loop` outlive the result. Listen makes the launcher.
+  NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop,
                  LauncherFactory make_launcher, OnLine on_line);
   ~NodeSupervisor() noexcept override = default;
 
-  // Lets nodes with the key, kJobKeyBytes bytes, join at options.listen. Once.
-  control::StatusPromise Listen(std::string key);
+  // For the failure detector of a job. The handlers may be called by any thread until the loop
+  // ends.
+  static FailureDetector::Times TimesOf(const ClusterOptions& options);
+  FailureDetector::Handlers detector_handlers();
+
+  // Lets nodes with the key, kJobKeyBytes bytes, join at options.listen. Once. `actors` are
+  // used from then on until Close.
+  control::StatusPromise Listen(std::string key, ClusterActors& actors);
   // Where nodes join, once Listen has resolved.
   const std::string& address() const { return address_; }
   // Starts a process that will join as command.rank, or those of an agent. After Listen.
@@ -80,8 +89,10 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   std::string NameOf(uint32_t rank) const { return actors::NameOf(nodes_[rank]->description); }
   const std::vector<uint32_t>& process_devices() const { return options_.process_devices; }
   const NodeDescription& DescriptionOf(uint32_t rank) const { return nodes_[rank]->description; }
-  // Since the node's last sign of life.
-  kj::Duration SilenceOf(uint32_t rank) const { return failure_detector_->SilenceOf(rank); }
+  // Of the failure detector; any thread but the loop's, between Listen and Close.
+  absl::StatusOr<MemberSilences> Silences(absl::Duration timeout) const {
+    return failure_detector_->Silences(timeout);
+  }
   // Null before the node has joined and once it is lost.
   kj::Maybe<control::Node::Client> NodeOf(uint32_t rank);
   // OK, or the first loss of a node that the job does not go on without: what ended the job, or
@@ -115,9 +126,11 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   struct Node {
     NodeDescription description;
     bool has_joined = false;
-    bool is_lost = false;     // its loss was told
-    uint64_t connection = 0;  // of the control port
+    bool is_launched = false;  // by this job
+    bool is_lost = false;      // its loss was told
+    uint64_t connection = 0;   // of the control port
     kj::Maybe<control::Node::Client> client;
+    std::unique_ptr<Heartbeat> heartbeat;  // null where there is no client
     std::shared_ptr<NodeTraffic> traffic = std::make_shared<NodeTraffic>();
     int64_t bytes_in_use = 0;
   };
@@ -133,8 +146,14 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   // A node has its rank.
   control::Admission AddMember(const NodeDescription& node, uint64_t connection,
                                control::Node::Client client);
-  // Tells the membership, once; of a job that is ending, only what is not in order counts.
-  void Lose(const FailureDetector::Loss& loss);
+  void StartHeartbeat(uint32_t rank, control::Node::Client client);
+  void OnDisconnected(uint32_t rank);
+  void BeginEnding();
+  // What the failure detector asks for. After Close: nothing.
+  void LookAgain(uint32_t rank);
+  void KillSilent(uint32_t rank);
+  // `counts`: as FailureDetector::Handlers::on_loss has it.
+  void Lose(const MemberLoss& loss, bool counts);
   // Stop reports the first loss that the job does not survive.
   void NoteLoss(const MemberLoss& loss);
   // What the job was doing when the node was lost: " in step 7".
@@ -155,7 +174,9 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   const LauncherFactory make_launcher_;
   const OnLine on_line_;
   std::string address_;
-  Membership& membership_;
+  Membership* membership_ = nullptr;             // of Listen
+  FailureDetector* failure_detector_ = nullptr;  // of Listen
+  PingOptions pings_;
   bool is_ending_ = false;
   absl::Status loss_;  // that ended the job
   struct NotedLoss {
@@ -177,7 +198,6 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   std::unique_ptr<control::Questions<JobStatus>> questions_;
   std::unique_ptr<Launcher> launcher_;
   StartLimit starts_;
-  std::unique_ptr<FailureDetector> failure_detector_;
   // Nodes that wait for their rank.
   using Joined = std::shared_ptr<const absl::StatusOr<NodeDescription>>;
   std::map<uint64_t, kj::Own<kj::PromiseFulfiller<Joined>>> joining_;

@@ -73,17 +73,20 @@ class NodeSupervisorTest : public ::testing::Test {
     const auto end_job = [this](const absl::Status& cause) {
       loop_->Post([this, cause] { supervisor_->Fail(cause); });
     };
-    actors_ = std::make_unique<ClusterActors>(
-        nullptr, RankTable(3, 3),
-        [end_job](const MemberLoss&, const absl::Status& report) { end_job(report); }, end_job);
     supervisor_ = std::make_unique<NodeSupervisor>(
-        options_, *loop_, actors_->membership(),
+        options_, *loop_,
         [this](kj::AsyncIoContext&) { return std::make_unique<FakeLauncher>(log_); },
         [this](uint32_t rank, const std::string& host, std::string_view line) {
           lines_.push_back(StrCat(rank, " ", host, " ", line));
         });
-    const absl::Status listening =
-        loop_->Await([this] { return supervisor_->Listen(std::string(32, 'k')); }, kTimeout, "");
+    actors_ = std::make_unique<ClusterActors>(ClusterActors::Setup{
+        .ranks = RankTable(3, 3),
+        .on_loss = [end_job](const MemberLoss&, const absl::Status& report) { end_job(report); },
+        .times = NodeSupervisor::TimesOf(options_),
+        .detector = supervisor_->detector_handlers(),
+        .on_failure = end_job});
+    const absl::Status listening = loop_->Await(
+        [this] { return supervisor_->Listen(std::string(32, 'k'), *actors_); }, kTimeout, "");
     EXPECT_TRUE(listening.ok()) << listening;
   }
   ~NodeSupervisorTest() override {
@@ -193,6 +196,22 @@ TEST_F(NodeSupervisorTest, TheEndOfAProcessEndsTheJobAndTheOthers) {
     EXPECT_EQ(supervisor_->loss(), joined);
   });
   EXPECT_EQ(Launch(2, {"penstock", "node"}), joined);
+}
+
+TEST_F(NodeSupervisorTest, TheEndOfTheFailureDetectorEndsTheJobAndIsNamed) {
+  ASSERT_TRUE(Launch(0, {"penstock", "node"}).ok());
+  {
+    caf::scoped_actor self(actors_->system());
+    self->send_exit(actors_->failure_detector().actor(), caf::exit_reason::kill);
+  }
+  const absl::Status joined =
+      loop_->Await([this] { return supervisor_->AwaitJoined(); }, kTimeout, "the nodes");
+  EXPECT_THAT(joined.message(), ::testing::HasSubstr("the failure detector has ended: "));
+  EXPECT_EQ(OriginOf(joined).actor, "failure detector");
+  OnLoop([this, &joined] {
+    EXPECT_THAT(log_.killed, ElementsAre(0));
+    EXPECT_EQ(supervisor_->loss(), joined);
+  });
 }
 
 }  // namespace

@@ -61,6 +61,8 @@ class OutputPump {
   // return; the end of `system` waits for it then. Queued lines are dropped.
   absl::Status Stop(absl::Duration timeout);
 
+  // The one that lines go to; null after Stop.
+  OutputPumpActor actor();
   uint64_t num_dropped() const { return shared_->num_dropped; }
 
  private:
@@ -73,7 +75,6 @@ class OutputPump {
   static OutputPumpActor::behavior_type Pump(OutputPumpActor::pointer self,
                                              const std::shared_ptr<Shared>& shared,
                                              const std::shared_ptr<Counter>& num_queued);
-  OutputPumpActor actor();
 
   caf::actor_system& system_;
   const std::shared_ptr<Shared> shared_;

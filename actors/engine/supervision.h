@@ -25,6 +25,7 @@ enum class Child {
   kStageController,
   kCommunicationExecutor,
   kMembership,
+  kFailureDetector,
   kOutputPump,
   kJoinProxy,
   kCheckpointWriter,
@@ -48,6 +49,7 @@ inline constexpr std::array kChildStrategies = {
     ChildStrategy{Child::kStageController, OnEnd::kEscalate, 0, "has the choices of the stage"},
     ChildStrategy{Child::kCommunicationExecutor, OnEnd::kEscalate, 0, "has transfers under way"},
     ChildStrategy{Child::kMembership, OnEnd::kEscalate, 0, "knows who is in the job"},
+    ChildStrategy{Child::kFailureDetector, OnEnd::kEscalate, 0, "knows who is silent"},
     ChildStrategy{Child::kOutputPump, OnEnd::kRestart, 5, "holds only queued lines"},
     // Joins that it holds are answered with an error (membership_internal.h).
     ChildStrategy{Child::kJoinProxy, OnEnd::kRestart, 5, "holds only joins without an answer"},
