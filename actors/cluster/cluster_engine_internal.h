@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -73,7 +72,8 @@ class ClusterEngine final : public Engine {
 
   absl::Status CheckFitsNodes(const std::vector<NodeDescription>& nodes,
                               const SessionOptions& options) const;
-  void FindCrowdedHosts(const std::vector<NodeDescription>& nodes, const SessionOptions& options);
+  void FindOversubscribedNodes(const std::vector<NodeDescription>& nodes,
+                               const SessionOptions& options);
   control::StatusPromise OpenNode(uint32_t rank, control::Node::Client& node,
                                   const std::shared_ptr<const std::string>& slice,
                                   const SessionOptions& options,
@@ -100,10 +100,12 @@ class ClusterEngine final : public Engine {
   const absl::Duration stop_timeout_;
   const std::shared_ptr<ClusterSession> session_;
   const NodeCalls calls_;
-  uint64_t trace_capacity_ = 0;          // events a device
-  std::vector<ClockAlignment> clocks_;   // of each node of the session, with a trace
-  std::vector<std::string> hosts_;       // of each node of the cluster
-  std::set<std::string> crowded_hosts_;  // more threads of devices than cores
+  uint64_t trace_capacity_ = 0;         // events a device
+  std::vector<ClockAlignment> clocks_;  // of each node of the session, with a trace
+  std::vector<std::string> hosts_;      // of each node of the cluster
+  // Of each node of the session: whether its cores have more threads of devices than there are
+  // cores.
+  std::vector<bool> is_oversubscribed_;
   bool is_stopped_ = false;
 };
 
