@@ -120,6 +120,14 @@ TEST_F(CmdRunTest, ATraceTellsTheCriticalPath) {
     EXPECT_GT(seconds, 0);
     EXPECT_LE(seconds, mean["step_time_s"]);
   }
+  ASSERT_EQ(mean["per_step"].size(), 4u);
+  double idle_sum_s = 0;
+  for (const nlohmann::json& one : mean["per_step"]) {
+    ASSERT_TRUE(one["step"] >= 2 && one["step"] <= 5) << one;
+    EXPECT_NEAR(one["step_time_s"], step_times_s[one["step"].get<size_t>()], 1e-8);
+    idle_sum_s += one["idle_s"].get<double>();
+  }
+  EXPECT_NEAR(mean["idle_s"], idle_sum_s / 4, 1e-8);
   EXPECT_NEAR(mean["step_time_s"],
               (step_times_s[2] + step_times_s[3] + step_times_s[4] + step_times_s[5]) / 4, 1e-8);
   EXPECT_NEAR(mean["compute_s"].get<double>() + mean["exposed_communication_s"].get<double>() +

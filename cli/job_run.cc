@@ -183,7 +183,7 @@ class JobRun {
     if (cluster_ != nullptr) nodes_ = cluster_->nodes();
     cores_ = CoresOfDevices(nodes_, num_devices, threads_);
     if (device_list_.IsAll("cpu")) {
-      summary_.cores_note = CrowdingNote(nodes_, num_devices, threads_);
+      summary_.cores_note = OversubscriptionNote(nodes_, num_devices, threads_);
     }
     if (!collectives_note.empty()) {
       environment_.err << "note: " << collectives_note << std::endl;

@@ -69,13 +69,13 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
 std::string PlacementNotes(const std::vector<actors::NodeDescription>& nodes,
                            const std::vector<uint32_t>& host_devices);
 
-// "4 devices share 2 cores: ...", where the devices of a host have fewer cores than threads; empty
-// otherwise. `nodes` by rank; without any, all devices are in this process.
-std::string CrowdingNote(const std::vector<actors::NodeDescription>& nodes, int64_t num_devices,
-                         int64_t threads_per_device);
+// "4 devices share 2 cores: ...", where devices have more threads than the cores that they share;
+// empty otherwise. `nodes` by rank; without any, all devices are in this process.
+std::string OversubscriptionNote(const std::vector<actors::NodeDescription>& nodes,
+                                 int64_t num_devices, int64_t threads_per_device);
 
-// Which devices of the job share cores: those of a process, or of all processes of a host that has
-// fewer cores than they use together. Arguments as above.
+// Which devices of the job share cores: those of a process, or of all processes that use the same
+// cores (actors/cluster/core_groups.h). Arguments as above.
 actors::SharedCores CoresOfDevices(const std::vector<actors::NodeDescription>& nodes,
                                    int64_t num_devices, int64_t threads_per_device);
 

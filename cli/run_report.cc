@@ -59,12 +59,19 @@ std::string MeanPathJson(const actors::MeanPath& path) {
   std::vector<std::string> computing;
   computing.reserve(path.device_compute_s.size());
   for (const double seconds : path.device_compute_s) computing.push_back(JsonNumber(seconds));
+  std::vector<std::string> steps;
+  steps.reserve(path.steps.size());
+  for (const actors::ExplainedStep& step : path.steps) {
+    steps.push_back(StrCat("{\"step\": ", actors::StepNumber(step.step),
+                           ", \"step_time_s\": ", JsonNumber(RunSeconds(step.duration_ns)),
+                           ", \"idle_s\": ", JsonNumber(RunSeconds(step.idle_ns)), "}"));
+  }
   return StrCat("{\"steps\": ", path.num_steps, ", \"step_time_s\": ", JsonNumber(path.duration_s),
                 ", \"compute_s\": ", JsonNumber(path.compute_s),
                 ", \"exposed_communication_s\": ", JsonNumber(path.exposed_communication_s),
                 ", \"core_wait_s\": ", JsonNumber(path.core_wait_s),
                 ", \"idle_s\": ", JsonNumber(path.idle_s), ", \"device_compute_s\": [",
-                StrJoin(computing, ", "), "]}");
+                StrJoin(computing, ", "), "], \"per_step\": [", StrJoin(steps, ", "), "]}");
 }
 
 // "42.0 ms = 30.1 ms compute + 8.20 ms exposed communication + 3.00 ms waiting for cores + 0.70 ms

@@ -9,6 +9,7 @@
 #include "actors/cluster/cluster_engine_internal.h"
 #include "actors/cluster/cluster_kept_states_internal.h"
 #include "actors/cluster/connection_internal.h"
+#include "actors/cluster/core_groups.h"
 #include "actors/cluster/node_calls_internal.h"
 #include "actors/cluster/plan_slice.h"
 #include "actors/cluster/read_tiles_internal.h"
@@ -69,7 +70,7 @@ absl::Status ClusterEngine::Open(const std::vector<NodeDescription>& nodes,
   RETURN_IF_ERROR(CheckFitsNodes(nodes, options));
   hosts_.resize(supervisor_.num_processes());
   for (const NodeDescription& node : nodes) hosts_[node.rank] = node.host;
-  FindCrowdedHosts(nodes, options);
+  FindOversubscribedNodes(nodes, options);
   std::vector<std::shared_ptr<const std::string>> slices;
   uint64_t plan_bytes = 0;
   for (uint32_t rank = 0; rank < num_processes(); ++rank) {
@@ -164,22 +165,20 @@ absl::Status ClusterEngine::CheckFitsNodes(const std::vector<NodeDescription>& n
   return absl::OkStatus();
 }
 
-void ClusterEngine::FindCrowdedHosts(const std::vector<NodeDescription>& nodes,
-                                     const SessionOptions& options) {
-  struct Host {
-    uint64_t num_threads = 0;
-    uint64_t num_cores = 0;
-  };
-  std::map<std::string, Host> hosts;
+void ClusterEngine::FindOversubscribedNodes(const std::vector<NodeDescription>& nodes,
+                                            const SessionOptions& options) {
+  is_oversubscribed_.resize(num_processes());
+  std::vector<NodeDescription> used;
   for (const NodeDescription& node : nodes) {
     if (node.rank >= num_processes()) continue;
-    Host& host = hosts[node.host];
-    host.num_threads += uint64_t{session_->DevicesOf(node.rank).count} *
-                        static_cast<uint64_t>(std::max(options.threads_per_device, 1));
-    host.num_cores = std::min<uint64_t>(host.num_cores + node.num_cores, node.host_cores);
+    used.push_back(node);
+    used.back().num_devices = session_->DevicesOf(node.rank).count;
   }
-  for (const auto& [name, host] : hosts) {
-    if (host.num_threads > host.num_cores) crowded_hosts_.insert(name);
+  for (const CoreGroup& group : FindCoreGroups(used)) {
+    const int64_t num_threads = group.num_devices * std::max(options.threads_per_device, 1);
+    for (const size_t i : group.nodes) {
+      is_oversubscribed_[used[i].rank] = num_threads > group.num_cores;
+    }
   }
 }
 
@@ -208,7 +207,7 @@ control::StatusPromise ClusterEngine::OpenNode(
   spec.setInitStates(options.states == nullptr);
   spec.setCapturesGraphs(options.captures_graphs);
   spec.setLinkTimeoutMs(supervisor_.LinkTimeoutMs());
-  spec.setSharesCores(crowded_hosts_.contains(hosts_[rank]));
+  spec.setSharesCores(is_oversubscribed_[rank]);
   call.setObserver(session_->MakeObserver(rank));
   return control::StatusOf(
              call.send(),

@@ -11,7 +11,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -77,7 +76,8 @@ class ClusterEngine final : public Engine {
 
   absl::Status CheckFitsNodes(const std::vector<NodeDescription>& nodes,
                               const SessionOptions& options) const;
-  void FindCrowdedHosts(const std::vector<NodeDescription>& nodes, const SessionOptions& options);
+  void FindOversubscribedNodes(const std::vector<NodeDescription>& nodes,
+                               const SessionOptions& options);
   // What nodes answer to open().
   struct OpenedNode {
     std::string address;
@@ -115,10 +115,12 @@ class ClusterEngine final : public Engine {
   const OnCollectives on_collectives_;
   const std::shared_ptr<ClusterSession> session_;
   const NodeCalls calls_;
-  uint64_t trace_capacity_ = 0;          // events a device
-  std::vector<ClockAlignment> clocks_;   // of each node of the session, with a trace
-  std::vector<std::string> hosts_;       // of each node of the cluster
-  std::set<std::string> crowded_hosts_;  // more threads of devices than cores
+  uint64_t trace_capacity_ = 0;         // events a device
+  std::vector<ClockAlignment> clocks_;  // of each node of the session, with a trace
+  std::vector<std::string> hosts_;      // of each node of the cluster
+  // Of each node of the session: whether its cores have more threads of devices than there are
+  // cores.
+  std::vector<bool> is_oversubscribed_;
   bool is_stopped_ = false;
 };
 

@@ -51,10 +51,16 @@ struct NodeInfo {
   rank @0 :Int32;  # the one it was started for, or -1: any
   pid @1 :Int32;
   host @2 :Text;
-  numCores @3 :UInt32;  # that it may use
+  processors @3 :List(UInt32);  # that it may use
   memoryBytes @4 :UInt64;
-  hostCores @5 :UInt32;
+  quotas @5 :List(CoreQuota);  # of its control group and the parents of that, innermost first
   interface @6 :Text;  # that carries its data
+}
+
+# Time that all processes in a control group may use together: see base/process_cores.h.
+struct CoreQuota {
+  group @0 :Text;
+  numCores @1 :Float64;
 }
 
 interface Node {

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/process_cores.h"
+
 namespace penstock::actors {
 
 // A process that has joined.
@@ -15,9 +17,8 @@ struct NodeDescription {
   uint32_t rank = 0;
   int pid = 0;
   std::string host;
-  uint32_t num_cores = 0;   // that it may use
-  uint32_t host_cores = 0;  // of its host
-  std::string interface;    // that carries its data
+  ProcessCores cores;     // that it may use
+  std::string interface;  // that carries its data
   uint64_t memory_bytes = 0;
   uint32_t first_device = 0;  // of those that it will run
   uint32_t num_devices = 0;   // 0: not known yet

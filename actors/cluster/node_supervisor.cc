@@ -9,6 +9,7 @@
 #include "actors/cluster/network_interface.h"
 #include "actors/cluster/node_supervisor_internal.h"
 #include "actors/cluster/socket_address.h"
+#include "actors/cluster/wire_cores_internal.h"
 #include "actors/engine/error_origin.h"
 #include "actors/engine/step_name.h"
 #include "base/machine.h"
@@ -167,8 +168,7 @@ kj::Promise<absl::StatusOr<control::Admission>> NodeSupervisor::Admit(
   NodeDescription joining;
   joining.pid = info.getPid();
   joining.host = Truncated(info.getHost());
-  joining.num_cores = info.getNumCores();
-  joining.host_cores = info.getHostCores();
+  joining.cores = control::ReadCores(info);
   joining.memory_bytes = info.getMemoryBytes();
   joining.interface = Truncated(info.getInterface());
   auto answer = kj::newPromiseAndFulfiller<Joined>();

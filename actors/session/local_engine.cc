@@ -124,10 +124,10 @@ absl::Status LocalEngine::Open() {
   HostParts parts;
   parts.transport = transport_.get();
   parts.communication_waker = &communication_waker_;
-  is_crowded_ = options_.shares_cores || static_cast<int64_t>(options_.num_devices) *
-                                                 std::max(options_.threads_per_device, 1) >
-                                             UsableCores();
-  parts.is_crowded = is_crowded_;
+  is_oversubscribed_ = options_.shares_cores || static_cast<int64_t>(options_.num_devices) *
+                                                        std::max(options_.threads_per_device, 1) >
+                                                    UsableCores();
+  parts.is_oversubscribed = is_oversubscribed_;
   parts.first_device = options_.first_device;
   if (options_.num_devices == plan_.devices.size()) {
     stall_detector_.emplace(plan_);
@@ -264,7 +264,7 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
     }
   }
   Device& device = *memory_->devices[index];
-  if (is_crowded_ && device.thread_pool() != nullptr) device.thread_pool()->set_spins(false);
+  if (is_oversubscribed_ && device.thread_pool() != nullptr) device.thread_pool()->set_spins(false);
   ASSIGN_OR_RETURN(memory_->arenas[index],
                    device.Allocate(plan_.devices[device_index].arena_bytes, MemoryKind::kDevice));
   Memory& arena = *memory_->arenas[index];

@@ -152,7 +152,7 @@ class LocalEngine final : public Engine {
     std::vector<std::unique_ptr<DeviceCommunication>> communications;
   };
   const std::shared_ptr<CommunicatedMemory> memory_ = std::make_shared<CommunicatedMemory>();
-  bool is_crowded_ = false;                             // see HostParts
+  bool is_oversubscribed_ = false;                      // see HostParts
   std::vector<std::vector<int>> processors_;            // of each device; empty: they share all
   std::vector<std::unique_ptr<ArenaAccess>> accesses_;  // likewise
   std::vector<std::unique_ptr<transport::Communicator>> communicators_;  // likewise

@@ -562,6 +562,7 @@ MeanPath MeanCriticalPath(const planner::Plan& plan, absl::Span<const TraceEvent
     mean.exposed_communication_s += share * static_cast<double>(path.exposed_communication_ns);
     mean.core_wait_s += share * static_cast<double>(path.core_wait_ns);
     mean.idle_s += share * static_cast<double>(path.idle_ns);
+    mean.steps.push_back({chosen[i].step, path.duration_ns(), path.idle_ns});
     for (size_t d = 0; d < path.devices.size(); ++d) {
       const DeviceTime& time = path.devices[d];
       mean.device_compute_s[d] += share * static_cast<double>(time.compute_ns);

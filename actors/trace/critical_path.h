@@ -124,6 +124,13 @@ std::optional<StepWindow> MedianTracedStep(const planner::Plan& plan,
                                            absl::Span<const TraceEvent> events,
                                            absl::Span<const StepWindow> windows);
 
+// How much of a step its path explains: all but what is idle.
+struct ExplainedStep {
+  int64_t step = 0;
+  int64_t duration_ns = 0;
+  int64_t idle_ns = 0;
+};
+
 // The mean of what the paths of several steps consist of, per step.
 struct MeanPath {
   int64_t num_steps = 0;
@@ -138,6 +145,7 @@ struct MeanPath {
   std::vector<double> device_compute_s;
   std::vector<double> device_transfer_s;
   std::vector<double> device_wait_s;
+  std::vector<ExplainedStep> steps;  // in their order
 };
 
 // Of at most `max_steps` of the steps of which the trace holds all events, evenly spaced, without

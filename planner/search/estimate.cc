@@ -232,7 +232,7 @@ class Estimator {
   }
 
   // How many times as long as alone a group takes while all groups run.
-  double CrowdingOf(int group) const {
+  double OversubscriptionOf(int group) const {
     double most = 1;
     for (const SharedCores& cores : SharedCoresOf()) {
       if (cores.devices_of_group[static_cast<size_t>(group)] == 0) continue;
@@ -507,8 +507,9 @@ class Estimator {
       estimate_.inline_communication_s =
           std::max(estimate_.inline_communication_s,
                    microbatches_ * per_microbatch_[g].communication_s + update_[g].communication_s);
-      const double crowded_s = (CrowdingOf(g) - 1) * (update_[g].compute_s + update_[g].core_s);
-      update_s_ = std::max(update_s_, update_[g].seconds() + crowded_s);
+      const double oversubscribed_s =
+          (OversubscriptionOf(g) - 1) * (update_[g].compute_s + update_[g].core_s);
+      update_s_ = std::max(update_s_, update_[g].seconds() + oversubscribed_s);
     }
   }
 
