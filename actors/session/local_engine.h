@@ -43,12 +43,13 @@ namespace penstock::actors {
 // Makes device `index` of a plan. Null: a CPU device, which the engine makes.
 using DeviceFactory = std::function<absl::StatusOr<std::unique_ptr<Device>>(uint32_t index)>;
 
+// Which devices of a plan an engine runs, and how.
 struct LocalEngineOptions {
-  uint32_t first_device = 0;
-  uint32_t num_devices = 0;
-  int threads_per_device = 1;
-  bool shares_cores = false;  // with devices of other processes
-  uint64_t seed = 0;
+  uint32_t first_device = 0;                          // of the plan
+  uint32_t num_devices = 0;                           // from it on
+  int threads_per_device = 1;                         // of kernels
+  bool shares_cores = false;                          // with devices of other processes
+  uint64_t seed = 0;                                  // of random operators and initial values
   uint32_t generation = 0;                            // of the transport's tags
   absl::Duration timeout = absl::Minutes(10);         // of loading
   const kernels::KernelRegistry* kernels = nullptr;   // outlives the engine
@@ -74,6 +75,7 @@ struct LocalEngineOptions {
 absl::Status CheckFits(const planner::Plan& plan, uint32_t first_device, uint32_t count,
                        uint64_t limit, const CanView& can_view, uint64_t* used);
 
+// Runs devices of a plan in this process. See the top of this file.
 class LocalEngine final : public Engine {
  public:
   // `plan` and `observer` outlive the result. REQUIRES: CheckPlan(plan) is OK.
@@ -85,6 +87,7 @@ class LocalEngine final : public Engine {
   void Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) override;
   std::vector<WaitDescription> Describe(absl::Duration timeout) override;
   std::shared_ptr<Inspector> inspector() const override { return host_->inspector(); }
+  // The same as inspector(), with what only the process of the devices can ask.
   std::shared_ptr<LocalInspector> local_inspector() const { return host_->inspector(); }
   absl::Status ReadState(const planner::StatePlan& state, Tensor* value) override;
   absl::Status WriteState(const planner::StatePlan& state, const Tensor& value) override;
@@ -107,10 +110,11 @@ class LocalEngine final : public Engine {
   bool Holds(const planner::StatePlacement& placement) const {
     return placement.device - options_.first_device < options_.num_devices;
   }
-  // `size` bytes of a state's tile from `offset` on. As ReadState and WriteState.
+  // Reads `size` bytes of a state's tile from `offset` on. As ReadState.
   // REQUIRES: Holds(placement), and the range lies in the tile.
   absl::Status ReadTile(const planner::StatePlacement& placement, uint64_t offset, uint64_t size,
                         std::byte* bytes);
+  // Writes them. As WriteState, with the same requirements.
   absl::Status WriteTile(const planner::StatePlacement& placement, uint64_t offset, uint64_t size,
                          const std::byte* bytes);
 
