@@ -40,6 +40,8 @@
 
 namespace penstock::actors {
 
+class LocalEngine;
+
 // Makes device `index` of a plan. Null: a CPU device, which the engine makes.
 using DeviceFactory = std::function<absl::StatusOr<std::unique_ptr<Device>>(uint32_t index)>;
 
@@ -66,7 +68,8 @@ struct LocalEngineOptions {
   int64_t first_step = 0;                                            // likewise
   uint64_t firing_seed = 0;                                          // likewise
   bool captures_graphs = true;                                       // likewise
-  bool init_states = true;  // false: the states will be set before the first step
+  bool init_states = true;                 // false: the states will be set before the first step
+  const LocalEngine* memory_of = nullptr;  // see SessionOptions; used by Start only
 };
 
 // An error unless the memory of `count` devices (device_memory.h), without the host staging of
@@ -101,10 +104,14 @@ class LocalEngine final : public Engine {
   // See Host. One thread at a time, as Describe.
   absl::StatusOr<ActivityReport> ReportActivity(absl::Duration timeout);
 
-  // The same of the tiles that lie in this process alone.
+  // As KeepStates, of the tiles that lie in this process alone.
   absl::StatusOr<KeptTiles> KeepTiles(const std::vector<uint32_t>& states);
+  // As TakeStates, likewise.
   absl::StatusOr<std::vector<uint32_t>> TakeTiles(const KeptTiles& tiles);
-  // What the devices take: their memory as CheckFits counts it, and host staging.
+  // Whether the arenas are those of options.memory_of.
+  bool shares_memory() const { return memory_->owner != nullptr; }
+  // What the devices take: their memory as CheckFits counts it, without arenas that are shared, and
+  // host staging.
   uint64_t num_bytes() const { return num_bytes_.load(std::memory_order_relaxed); }
   // Whether a placement of a state is in this process.
   bool Holds(const planner::StatePlacement& placement) const {
@@ -122,6 +129,10 @@ class LocalEngine final : public Engine {
   LocalEngine(const planner::Plan& plan, std::unique_ptr<transport::Transport> transport,
               EngineObserver* observer, const LocalEngineOptions& options);
   absl::Status Open();
+  // Whether the arenas of another engine serve this one's plan, too.
+  bool CanShareMemoryOf(const LocalEngine& other) const;
+  // Takes the memory that the devices need from what the limit leaves, or that of another engine.
+  absl::Status TakeMemory(const CanView& can_view);
   void OrderLaunches();
   absl::Status TakeStaging(uint32_t device_index);
   ArenaAccess& AccessTo(const planner::StatePlacement& placement) const {
@@ -152,6 +163,7 @@ class LocalEngine final : public Engine {
     std::vector<std::shared_ptr<const Memory>> stagings;  // null: a synchronous device has none
     // With the buffers of collectives.
     std::vector<std::unique_ptr<DeviceCommunication>> communications;
+    std::shared_ptr<const CommunicatedMemory> owner;  // of the arenas, if it is not this
   };
   const std::shared_ptr<CommunicatedMemory> memory_ = std::make_shared<CommunicatedMemory>();
   bool is_crowded_ = false;                             // see HostParts
