@@ -253,6 +253,18 @@ TEST_F(GeneratorTest, TheCacheIsWrittenInPlace) {
   }
 }
 
+// Prefill and decode have one copy of the weights, keys and values.
+TEST_F(GeneratorTest, BothSessionsUseTheSameMemory) {
+  for (const char* const strategy : {"dp=1", "tp=2", "pp=2", "dp=2,tp=2", "dp=2,pp=2"}) {
+    for (const int64_t prompt_tokens : {1, 8, 20}) {
+      const std::unique_ptr<Generator> generator = Start(strategy, 2, prompt_tokens);
+      const std::vector<actors::Session*> sessions = generator->sessions();
+      EXPECT_FALSE(sessions[0]->shares_memory());
+      EXPECT_TRUE(sessions[1]->shares_memory()) << strategy << ", prompts of " << prompt_tokens;
+    }
+  }
+}
+
 TEST_F(GeneratorTest, APromptNeedsAToken) {
   const auto texts = Generate(*Start("dp=1", 1), {"a", ""}, Likeliest(3));
   EXPECT_TRUE(absl::IsInvalidArgument(texts.status()));
