@@ -506,6 +506,16 @@ TEST_F(CheckpointsTest, TracesOfAResumedRunHaveItsSteps) {
   EXPECT_THAT(resumed.err, Not(HasSubstr("trace: ")));
 }
 
+TEST_F(CheckpointsTest, AFileWithoutChecksumsIsSaidToHaveNone) {
+  const std::string header = R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+  std::string file(8, '\0');
+  file[0] = static_cast<char>(header.size());
+  Write("other.safetensors", file + header + "x");
+  const Outcome outcome = Call({"checkpoint", "verify", Path("other.safetensors")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("this file has no checksums: every tensor can be read"));
+}
+
 TEST_F(CheckpointsTest, WhatAFileSaysDoesNotReachTheTerminalAsItIs) {
   actors::CheckpointInfo info;
   info.strategy = "dp=1\x1b[2J";

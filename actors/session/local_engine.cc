@@ -7,6 +7,8 @@
 #include <set>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
+
 #include "actors/engine/tile_copy.h"
 #include "actors/session/local_kept_states.h"
 #include "actors/session/state_init.h"
@@ -102,16 +104,10 @@ absl::Status LocalEngine::Open() {
   for (uint32_t i = 0; i < options_.num_devices; ++i) {
     ASSIGN_OR_RETURN(endpoints.emplace_back(), transport_->OpenEndpoint(options_.first_device + i));
   }
-  uint64_t used = options_.reserved_bytes;
-  RETURN_IF_ERROR(CheckFits(
-      plan_, options_.first_device, options_.num_devices, max_bytes_,
-      [&](uint32_t reader, uint32_t owner) {
-        return endpoints[reader - options_.first_device]->CanView(owner);
-      },
-      &used));
-  used -= options_.reserved_bytes;
-  num_bytes_ = used;
-  transport_->Hold(memory_, used);
+  RETURN_IF_ERROR(TakeMemory([&](uint32_t reader, uint32_t owner) {
+    return endpoints[reader - options_.first_device]->CanView(owner);
+  }));
+  transport_->Hold(memory_, num_bytes());
   memory_->devices.resize(options_.num_devices);
   memory_->arenas.resize(options_.num_devices);
   memory_->host_arenas.resize(options_.num_devices);
@@ -187,7 +183,67 @@ absl::Status LocalEngine::Open() {
   return absl::OkStatus();
 }
 
-// An order needs all devices.
+bool LocalEngine::CanShareMemoryOf(const LocalEngine& other) const {
+  const auto uses_cpus = [](const LocalEngineOptions& options) {
+    return options.create_device == nullptr;
+  };
+  if (!uses_cpus(options_) || !uses_cpus(other.options_) || other.shares_memory() ||
+      options_.first_device != other.options_.first_device ||
+      options_.num_devices != other.options_.num_devices ||
+      plan_.states.size() != other.plan_.states.size()) {
+    return false;
+  }
+  for (uint32_t d = 0; d < options_.num_devices; ++d) {
+    const planner::DevicePlan& ours = plan_.devices[options_.first_device + d];
+    const planner::DevicePlan& theirs = other.plan_.devices[options_.first_device + d];
+    if (ours.host_bytes > 0 || theirs.host_bytes > 0 || ours.arena_bytes > theirs.arena_bytes) {
+      return false;
+    }
+  }
+  // Nothing else of a plan lies where one of its states does, so neither plan overwrites a state of
+  // the other.
+  absl::flat_hash_map<std::string_view, const planner::StatePlan*> others;
+  for (const planner::StatePlan& state : other.plan_.states) others[state.name] = &state;
+  const auto in_the_same_place = [&](const planner::StatePlacement& a,
+                                     const planner::StatePlacement& b) {
+    if (a.device != b.device || !(a.tile == b.tile)) return false;
+    const planner::RegisterPlan& ours = plan_.devices[a.device].registers[a.reg];
+    const planner::RegisterPlan& theirs = other.plan_.devices[b.device].registers[b.reg];
+    return ours.offset == theirs.offset && ours.slots == theirs.slots &&
+           ours.slot_bytes == theirs.slot_bytes;
+  };
+  return std::all_of(plan_.states.begin(), plan_.states.end(),
+                     [&](const planner::StatePlan& state) {
+                       const auto found = others.find(state.name);
+                       return found != others.end() && found->second->type == state.type &&
+                              std::equal(state.placements.begin(), state.placements.end(),
+                                         found->second->placements.begin(),
+                                         found->second->placements.end(), in_the_same_place);
+                     });
+}
+
+absl::Status LocalEngine::TakeMemory(const CanView& can_view) {
+  uint64_t in_use = options_.reserved_bytes;
+  uint64_t shared = 0;
+  if (const LocalEngine* const other = options_.memory_of; other != nullptr) {
+    in_use += other->num_bytes();
+    if (CanShareMemoryOf(*other)) {
+      memory_->owner = other->memory_;
+      for (uint32_t d = 0; d < options_.num_devices; ++d) {
+        shared += plan_.devices[options_.first_device + d].arena_bytes;
+      }
+    }
+  }
+  in_use -= shared;
+  uint64_t used = in_use;
+  RETURN_IF_ERROR(
+      CheckFits(plan_, options_.first_device, options_.num_devices, max_bytes_, can_view, &used));
+  num_bytes_ = used - in_use - shared;
+  return absl::OkStatus();
+}
+
+// Without an order, the host runs the collectives: members that launch in different orders might
+// wait for each other, even with a communicator for each collective. An order needs all devices.
 absl::Status LocalEngine::OrderLaunches() {
   if (options_.create_communicator == nullptr) return absl::OkStatus();
   if (options_.stream_launches.has_value()) {
@@ -265,9 +321,11 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   }
   Device& device = *memory_->devices[index];
   if (is_oversubscribed_ && device.thread_pool() != nullptr) device.thread_pool()->set_spins(false);
-  ASSIGN_OR_RETURN(memory_->arenas[index],
-                   device.Allocate(plan_.devices[device_index].arena_bytes, MemoryKind::kDevice));
-  Memory& arena = *memory_->arenas[index];
+  if (!shares_memory()) {
+    ASSIGN_OR_RETURN(memory_->arenas[index],
+                     device.Allocate(plan_.devices[device_index].arena_bytes, MemoryKind::kDevice));
+  }
+  Memory& arena = *(shares_memory() ? memory_->owner->arenas : memory_->arenas)[index];
   std::byte* host_arena = nullptr;
   if (const uint64_t num_bytes = plan_.devices[device_index].host_bytes; num_bytes > 0) {
     ASSIGN_OR_RETURN(memory_->host_arenas[index], device.Allocate(num_bytes, MemoryKind::kPinned));
@@ -279,7 +337,7 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   }
   ASSIGN_OR_RETURN(accesses_[index],
                    ArenaAccess::Create(device, arena, host_arena, options_.timeout));
-  if (options_.init_states) RETURN_IF_ERROR(InitStates(index, device));
+  if (options_.init_states && !shares_memory()) RETURN_IF_ERROR(InitStates(index, device));
   ExecutorParts parts;
   parts.plan = &plan_;
   parts.device_index = device_index;
