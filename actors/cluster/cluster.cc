@@ -61,12 +61,7 @@ class Cluster::Impl {
     const auto end_job = [this](const absl::Status& cause) {
       loop_->Post([this, cause] { supervisor_->Fail(cause); });
     };
-    supervisor_ = std::make_unique<NodeSupervisor>(
-        options_, *loop_,
-        [](kj::AsyncIoContext& io) { return std::make_unique<LocalLauncher>(io); },
-        [this](uint32_t rank, const std::string& host, std::string_view line) {
-          actors_->pump().Print({rank, host, std::string(line)});
-        });
+    supervisor_ = std::make_unique<NodeSupervisor>(options_, *loop_);
     actors_ = std::make_unique<ClusterActors>(ClusterActors::Setup{
         .on_output = options_.on_output,
         .ranks = RankTable(options_.num_processes, options_.num_devices, options_.process_devices),
@@ -74,6 +69,8 @@ class Cluster::Impl {
                           const absl::Status& report) { OnLoss(loss.rank, report); },
         .times = NodeSupervisor::TimesOf(options_),
         .detector = supervisor_->detector_handlers(),
+        .make_launcher = [](kj::AsyncIoContext& io) { return std::make_unique<LocalLauncher>(io); },
+        .processes = supervisor_->process_events(),
         .on_failure = end_job});
     access_ = std::make_shared<ClusterAccess>(*loop_, *supervisor_);
     RETURN_IF_ERROR(loop_->Await([this, &key] { return supervisor_->Listen(key, *actors_); },
@@ -136,6 +133,7 @@ class Cluster::Impl {
           return kj::READY_NOW;
         },
         timeout, "the end of the cluster"));
+    actors_->launcher().Stop();  // kills the processes that still run
     (void)actors_->pump().Flush(options_.stop_timeout);
     actors_->Stop(options_.stop_timeout);
     loop_->Stop();
@@ -307,9 +305,10 @@ class Cluster::Impl {
   }
 
   absl::Status LaunchOne(const LaunchCommand& command) {
-    return loop_->Await([this, &command] { return supervisor_->LaunchInTurn(command); },
-                        options_.join_timeout + kTurnTimeout,
-                        StrCat("starting node ", command.rank));
+    RETURN_IF_ERROR(loop_->Await([this, &command] { return supervisor_->AwaitTurn(command); },
+                                 options_.join_timeout + kTurnTimeout,
+                                 StrCat("the turn of node ", command.rank)));
+    return actors_->launcher().Launch(command, options_.join_timeout);
   }
 
   // Starts the agents of a tree. REQUIRES: CheckTree() is OK.

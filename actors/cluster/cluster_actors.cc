@@ -16,6 +16,12 @@ ClusterActors::ClusterActors(Setup setup) {
   pump_ = std::make_unique<OutputPump>(*system_, std::move(setup.on_output));
   membership_ =
       std::make_unique<Membership>(*system_, std::move(setup.ranks), std::move(setup.on_loss));
+  setup.processes.on_line = [pump = pump_.get()](uint32_t rank, std::string_view line) {
+    pump->Print(rank, line);
+  };
+  launcher_ = std::make_unique<ProcessLauncher>(*system_, std::move(setup.make_launcher),
+                                                std::move(setup.processes));
+  setup.detector.kill = [launcher = launcher_.get()](uint32_t rank) { launcher->Kill(rank); };
   failure_detector_ = std::make_unique<FailureDetector>(*system_, membership_->typed_actor(),
                                                         setup.times, std::move(setup.detector));
   supervisor_ = system_->spawn<Supervisor>(std::move(setup.on_failure));
@@ -26,12 +32,14 @@ ClusterActors::ClusterActors(Setup setup) {
                       [membership = membership_.get()] { return membership->StartJoinProxy(); }});
   Watch(supervisor_,
         {failure_detector_->actor(), "failure detector", Child::kFailureDetector, nullptr});
+  Watch(supervisor_, {launcher_->actor(), "launcher", Child::kLauncher, nullptr});
 }
 
 ClusterActors::~ClusterActors() {
   Stop(absl::ZeroDuration());
   const CafThread thread;
   failure_detector_ = nullptr;
+  launcher_ = nullptr;
   membership_ = nullptr;
   pump_ = nullptr;
   system_ = nullptr;
@@ -47,6 +55,7 @@ void ClusterActors::Stop(absl::Duration reader_timeout) {
     self->wait_for(supervisor_);
     supervisor_ = nullptr;
   }
+  launcher_->Stop();
   failure_detector_->Stop();
   membership_->Stop();
   (void)pump_->Stop(reader_timeout);

@@ -19,6 +19,7 @@
 #include "actors/cluster/failure_detector_internal.h"
 #include "actors/cluster/membership_internal.h"
 #include "actors/cluster/output_pump_internal.h"
+#include "actors/cluster/process_launcher_internal.h"
 #include "actors/engine/supervisor_internal.h"
 
 namespace penstock::actors {
@@ -31,7 +32,9 @@ class ClusterActors {
     RankTable ranks;
     Membership::OnLoss on_loss;
     FailureDetector::Times times;
-    FailureDetector::Handlers detector;
+    FailureDetector::Handlers detector;  // `kill` is set here
+    LauncherFactory make_launcher;
+    ProcessLauncher::Events processes;  // `on_line` is set here
     // Told of an actor that has ended for good.
     std::function<void(const absl::Status& status)> on_failure;
   };
@@ -44,6 +47,7 @@ class ClusterActors {
   OutputPump& pump() { return *pump_; }
   Membership& membership() { return *membership_; }
   FailureDetector& failure_detector() { return *failure_detector_; }
+  ProcessLauncher& launcher() { return *launcher_; }
 
   // Where actors around the cluster's engines live, too; also after Stop.
   caf::actor_system& system() { return *system_; }
@@ -56,6 +60,7 @@ class ClusterActors {
   std::unique_ptr<caf::actor_system> system_;
   std::unique_ptr<OutputPump> pump_;
   std::unique_ptr<Membership> membership_;
+  std::unique_ptr<ProcessLauncher> launcher_;
   std::unique_ptr<FailureDetector> failure_detector_;
   caf::actor supervisor_;  // null: stopped
 };

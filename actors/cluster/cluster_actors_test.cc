@@ -2,6 +2,7 @@
 // actors themselves.
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "gtest/gtest.h"
 
 #include "actors/cluster/cluster_actors_internal.h"
+#include "actors/cluster/local_launcher_internal.h"
 #include "actors/engine/error_origin.h"
 #include "base/strings.h"
 
@@ -61,23 +63,29 @@ class ClusterActorsTest : public ::testing::Test {
   absl::Mutex mutex_;
   std::vector<absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
-  ClusterActors actors_{
-      ClusterActors::Setup{.on_output =
-                               [this](uint32_t, std::string_view, std::string_view line) {
-                                 const absl::MutexLock lock(&mutex_);
-                                 lines_.emplace_back(line);
-                               },
-                           .ranks = RankTable(3, 3),
-                           .on_loss = [](const MemberLoss&, const absl::Status&) {},
-                           .times = {absl::Seconds(1), absl::Seconds(1)},
-                           .detector = {.on_loss = [](const MemberLoss&, bool) {},
-                                        .look_again = [](uint32_t) {},
-                                        .kill = [](uint32_t) {}},
-                           .on_failure =
-                               [this](const absl::Status& status) {
-                                 const absl::MutexLock lock(&mutex_);
-                                 failures_.push_back(status);
-                               }}};
+  ClusterActors actors_{ClusterActors::Setup{
+      .on_output =
+          [this](uint32_t, std::string_view, std::string_view line) {
+            const absl::MutexLock lock(&mutex_);
+            lines_.emplace_back(line);
+          },
+      .ranks = RankTable(3, 3),
+      .on_loss = [](const MemberLoss&, const absl::Status&) {},
+      .times = {absl::Seconds(1), absl::Seconds(1)},
+      .detector = {.on_loss = [](const MemberLoss&, bool) {},
+                   .look_again = [](uint32_t) {},
+                   .kill = nullptr},
+      .make_launcher = [](kj::AsyncIoContext& io) { return std::make_unique<LocalLauncher>(io); },
+      .processes = {.on_launched = [](const LaunchCommand&, const LaunchedProcess&) {},
+                    .on_line = nullptr,
+                    .on_exit = [](uint32_t, int, std::string_view) {},
+                    .on_finished = [](uint32_t) {},
+                    .on_ended = [] {}},
+      .on_failure =
+          [this](const absl::Status& status) {
+            const absl::MutexLock lock(&mutex_);
+            failures_.push_back(status);
+          }}};
 };
 
 // --- Without state: another one takes its place --------------------------------------------------
@@ -121,6 +129,22 @@ TEST_F(ClusterActorsTest, TheEndOfTheMembershipEscalates) {
 
 TEST_F(ClusterActorsTest, TheEndOfTheFailureDetectorEscalates) {
   ExpectEscalation(actors_.failure_detector().actor(), "failure detector");
+}
+
+TEST_F(ClusterActorsTest, TheEndOfTheLauncherEscalates) {
+  ExpectEscalation(actors_.launcher().actor(), "launcher");
+}
+
+// What a process prints goes to the reader without a detour.
+TEST_F(ClusterActorsTest, TheLauncherPrintsThroughThePump) {
+  LaunchCommand command;
+  command.arguments = {"/bin/sh", "-c", "echo hello"};
+  ASSERT_EQ(actors_.launcher().Launch(command, absl::Seconds(20)), absl::OkStatus());
+  const auto has_printed = [this]()
+                               ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !lines_.empty(); };
+  const absl::MutexLock lock(&mutex_);
+  ASSERT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&has_printed), absl::Seconds(20)));
+  EXPECT_EQ(lines_[0], "hello");
 }
 
 TEST_F(ClusterActorsTest, AnOrderlyEndIsNoFailure) {

@@ -46,13 +46,8 @@ std::string Truncated(capnp::Text::Reader name) {
 
 }  // namespace
 
-NodeSupervisor::NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop,
-                               LauncherFactory make_launcher, OnLine on_line)
-    : options_(options),
-      loop_(loop),
-      make_launcher_(std::move(make_launcher)),
-      on_line_(std::move(on_line)),
-      starts_(options.max_starts) {
+NodeSupervisor::NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop)
+    : options_(options), loop_(loop), starts_(options.max_starts) {
   for (uint32_t rank = 0; rank < options.num_processes; ++rank) {
     nodes_.push_back(std::make_unique<Node>());
     nodes_.back()->description.rank = rank;
@@ -70,34 +65,46 @@ FailureDetector::Handlers NodeSupervisor::detector_handlers() {
       .on_loss = [this](const MemberLoss& loss,
                         bool counts) { loop_.Post([this, loss, counts] { Lose(loss, counts); }); },
       .look_again = [this](uint32_t rank) { loop_.Post([this, rank] { LookAgain(rank); }); },
-      .kill = [this](uint32_t rank) { loop_.Post([this, rank] { KillSilent(rank); }); },
+      .kill = nullptr,
+  };
+}
+
+ProcessLauncher::Events NodeSupervisor::process_events() {
+  return {
+      .on_launched =
+          [this](const LaunchCommand& command, const LaunchedProcess& process) {
+            // Before the first line.
+            for (uint32_t i = 0; i < std::max(command.agent_ranks, 1u); ++i) {
+              const uint32_t rank = command.rank + i;
+              actors_->pump().SetHost(rank, HostOf(rank, command, process));
+            }
+            loop_.Post([this, command, process] { OnLaunched(command, process); });
+          },
+      .on_line = nullptr,
+      .on_exit =
+          [this](uint32_t rank, int wait_status, std::string_view note) {
+            loop_.Post([this, rank, wait_status, note = std::string(note)] {
+              OnExit(rank, wait_status, note);
+            });
+          },
+      .on_finished = [this](uint32_t rank) { loop_.Post([this, rank] { OnFinished(rank); }); },
+      .on_ended = [this] { loop_.Post([this] { OnLauncherEnded(); }); },
   };
 }
 
 // --- Joining -------------------------------------------------------------------------------------
 
 control::StatusPromise NodeSupervisor::Listen(std::string key, ClusterActors& actors) {
-  membership_ = &actors.membership();
-  failure_detector_ = &actors.failure_detector();
+  actors_ = &actors;
   auto paf = kj::newPromiseAndFulfiller<absl::Status>();
   joined_fulfiller_ = kj::mv(paf.fulfiller);
   all_joined_ = kj::heap(paf.promise.fork());
   tasks_ = kj::heap<kj::TaskSet>(*this);
   questions_ = std::make_unique<control::Questions<JobStatus>>(loop_, options_.status_answers);
-  launcher_ = make_launcher_(loop_.io());
   pings_ = {
       .interval = std::max(options_.heartbeat_interval, options_.num_processes * kHeartbeatPerNode),
       .silence_ms = ToMilliseconds(options_.heartbeat_timeout + kSilenceMargin),
       .have_all_joined = false};
-  launcher_->SetEvents(
-      {[this](uint32_t rank, std::string_view line) {
-         on_line_(rank, nodes_[rank]->description.host, line);
-       },
-       [this](uint32_t rank, int wait_status, std::string_view note) {
-         // A start that has failed keeps its place: it is the end of the job, and until that is
-         // known nobody else's turn comes.
-         failure_detector_->OnExit({rank, wait_status, std::string(note), WhenLost(rank)});
-       }});
   // The system protects what passes through a socket of this host.
   std::unique_ptr<control::SecureChannel> channel;
   if (!options_.insecure && !IsUnixAddress(options_.listen)) {
@@ -133,32 +140,53 @@ control::StatusPromise NodeSupervisor::Listen(std::string key, ClusterActors& ac
       });
 }
 
-absl::Status NodeSupervisor::Launch(const LaunchCommand& command) {
-  RETURN_IF_ERROR(loss_);
-  ASSIGN_OR_RETURN(const LaunchedProcess process, launcher_->Launch(command));
+control::StatusPromise NodeSupervisor::AwaitTurn(const LaunchCommand& command) {
+  // A job that has ended says so.
+  if (command.remote_host.empty() || has_ended() || starts_.HasRoom(loop_.timer().now())) {
+    return absl::Status(loss_);
+  }
+  return loop_.timer().afterDelay(kStartPause).then([this, &command] {
+    return AwaitTurn(command);
+  });
+}
+
+const std::string& NodeSupervisor::HostOf(uint32_t rank, const LaunchCommand& command,
+                                          const LaunchedProcess& process) const {
+  // The agents of a tree are on several hosts.
+  const bool is_placed = !command.remote_host.empty() && !options_.places.empty();
+  return is_placed ? options_.places[rank].host : process.host;
+}
+
+void NodeSupervisor::OnLaunched(const LaunchCommand& command, const LaunchedProcess& process) {
+  if (nodes_.empty()) return;
   for (uint32_t i = 0; i < std::max(command.agent_ranks, 1u); ++i) {
-    nodes_[command.rank + i]->is_launched = true;
-    NodeDescription& node = nodes_[command.rank + i]->description;
-    node.pid = process.pid;
-    // The agents of a tree are on several hosts.
-    const bool is_placed = !command.remote_host.empty() && !options_.places.empty();
-    node.host = is_placed ? options_.places[node.rank].host : process.host;
-    membership_->Reserve({node.rank, node.pid, node.host});
+    Node& node = *nodes_[command.rank + i];
+    node.is_launched = true;
+    node.description.pid = process.pid;
+    node.description.host = HostOf(command.rank + i, command, process);
+    actors_->membership().Reserve(
+        {node.description.rank, node.description.pid, node.description.host});
   }
   if (!command.remote_host.empty()) {
     starts_.Begin(command.rank, std::max(command.agent_ranks, 1u), loop_.timer().now());
   }
-  return absl::OkStatus();
+  // The job has ended since its turn came: nobody has told it.
+  if (is_ending_) actors_->launcher().Kill(command.rank);
 }
 
-control::StatusPromise NodeSupervisor::LaunchInTurn(const LaunchCommand& command) {
-  // A job that has ended says so.
-  if (command.remote_host.empty() || has_ended() || starts_.HasRoom(loop_.timer().now())) {
-    return Launch(command);
-  }
-  return loop_.timer().afterDelay(kStartPause).then([this, &command] {
-    return LaunchInTurn(command);
-  });
+void NodeSupervisor::OnExit(uint32_t rank, int wait_status, std::string_view note) {
+  if (nodes_.empty()) return;
+  // A start that has failed keeps its place: it is the end of the job, and until that is known
+  // nobody else's turn comes.
+  actors_->failure_detector().OnExit({rank, wait_status, std::string(note), WhenLost(rank)});
+}
+
+void NodeSupervisor::OnFinished(uint32_t rank) {
+  if (!nodes_.empty()) nodes_[rank]->is_finished = true;
+}
+
+void NodeSupervisor::OnLauncherEnded() {
+  for (const auto& node : nodes_) node->is_finished = true;
 }
 
 kj::Promise<absl::StatusOr<control::Admission>> NodeSupervisor::Admit(
@@ -174,7 +202,7 @@ kj::Promise<absl::StatusOr<control::Admission>> NodeSupervisor::Admit(
   auto answer = kj::newPromiseAndFulfiller<Joined>();
   const uint64_t number = ++num_joining_;
   joining_[number] = kj::mv(answer.fulfiller);
-  membership_->Join(
+  actors_->membership().Join(
       {info.getRank(), std::move(joining)},
       [this, number](const absl::StatusOr<NodeDescription>& joined) {
         loop_.Post([this, number, joined] {
@@ -199,13 +227,14 @@ control::Admission NodeSupervisor::AddMember(const NodeDescription& joined, uint
   node.connection = connection;
   node.client = client;
   starts_.End(joined.rank);
+  actors_->pump().SetHost(joined.rank, joined.host);
   if (options_.on_join) options_.on_join(joined);
   StartHeartbeat(joined.rank, kj::mv(client));
   const bool have_all_joined = std::all_of(nodes_.begin(), nodes_.end(),
                                            [](const auto& other) { return other->has_joined; });
   if (have_all_joined) {
     pings_.have_all_joined = true;
-    failure_detector_->OnAllJoined();
+    actors_->failure_detector().OnAllJoined();
     joined_fulfiller_->fulfill(absl::OkStatus());
   }
   return {joined.rank, joined.first_device, joined.num_devices};
@@ -214,16 +243,17 @@ control::Admission NodeSupervisor::AddMember(const NodeDescription& joined, uint
 void NodeSupervisor::StartHeartbeat(uint32_t rank, control::Node::Client client) {
   nodes_[rank]->heartbeat = std::make_unique<Heartbeat>(
       loop_.timer(), kj::mv(client), pings_,
-      Heartbeat::Events{.on_asked = [this, rank] { failure_detector_->OnAsked(rank); },
-                        .on_answered = [this, rank] { failure_detector_->OnAnswered(rank); },
-                        .on_error =
-                            [this, rank](const kj::Exception& exception) {
-                              if (exception.getType() == kj::Exception::Type::DISCONNECTED) {
-                                OnDisconnected(rank);
-                              } else {
-                                failure_detector_->OnAnswerFailed({rank, WhenLost(rank)});
-                              }
-                            }});
+      Heartbeat::Events{
+          .on_asked = [this, rank] { actors_->failure_detector().OnAsked(rank); },
+          .on_answered = [this, rank] { actors_->failure_detector().OnAnswered(rank); },
+          .on_error =
+              [this, rank](const kj::Exception& exception) {
+                if (exception.getType() == kj::Exception::Type::DISCONNECTED) {
+                  OnDisconnected(rank);
+                } else {
+                  actors_->failure_detector().OnAnswerFailed({rank, WhenLost(rank)});
+                }
+              }});
 }
 
 void NodeSupervisor::OnMemberGone(uint32_t rank) {
@@ -232,7 +262,7 @@ void NodeSupervisor::OnMemberGone(uint32_t rank) {
 }
 
 void NodeSupervisor::OnDisconnected(uint32_t rank) {
-  failure_detector_->OnDisconnected({rank, nodes_[rank]->is_launched, WhenLost(rank)});
+  actors_->failure_detector().OnDisconnected({rank, nodes_[rank]->is_launched, WhenLost(rank)});
 }
 
 absl::Duration NodeSupervisor::LinkTimeout() const {
@@ -291,12 +321,8 @@ void NodeSupervisor::FailSessionsOver(uint32_t rank, const absl::Status& cause) 
 void NodeSupervisor::LookAgain(uint32_t rank) {
   if (tasks_.get() == nullptr) return;
   tasks_->add(loop_.timer().afterDelay(control::kSecondLook).then([this, rank] {
-    failure_detector_->OnLookedAgain({rank, nodes_[rank]->is_launched, WhenLost(rank)});
+    actors_->failure_detector().OnLookedAgain({rank, nodes_[rank]->is_launched, WhenLost(rank)});
   }));
-}
-
-void NodeSupervisor::KillSilent(uint32_t rank) {
-  if (launcher_ != nullptr) launcher_->Kill(rank);
 }
 
 // From here on the node is not called any more; what its loss means comes back from the membership.
@@ -305,7 +331,7 @@ void NodeSupervisor::Lose(const MemberLoss& loss, bool counts) {
   Node& node = *nodes_[loss.rank];
   node.is_lost = true;
   Disconnect(node);
-  launcher_->Kill(loss.rank);
+  actors_->launcher().Kill(loss.rank);
   if (counts) NoteLoss(loss);
 }
 
@@ -347,7 +373,7 @@ std::string NodeSupervisor::WhenLost(uint32_t rank) const {
 void NodeSupervisor::Disconnect(Node& node) {
   node.client = nullptr;
   node.heartbeat = nullptr;
-  failure_detector_->Unwatch(node.description.rank);
+  actors_->failure_detector().Unwatch(node.description.rank);
 }
 
 void NodeSupervisor::taskFailed(kj::Exception&& exception) {
@@ -358,7 +384,7 @@ void NodeSupervisor::taskFailed(kj::Exception&& exception) {
 
 void NodeSupervisor::BeginEnding() {
   is_ending_ = true;
-  if (failure_detector_ != nullptr) failure_detector_->OnJobEnding();
+  if (actors_ != nullptr) actors_->failure_detector().OnJobEnding();
 }
 
 kj::Promise<void> NodeSupervisor::Stop(const absl::Status& outcome) {
@@ -389,7 +415,7 @@ void NodeSupervisor::ContinueWithout(uint32_t rank, const absl::Status& report) 
 void NodeSupervisor::Kill() {
   BeginEnding();
   for (uint32_t rank = 0; rank < nodes_.size(); ++rank) {
-    launcher_->Kill(rank);
+    actors_->launcher().Kill(rank);
     Disconnect(*nodes_[rank]);
   }
   if (port_.get() != nullptr) port_->CloseAll();
@@ -402,7 +428,6 @@ void NodeSupervisor::Close() {
   questions_ = nullptr;
   tasks_ = nullptr;
   joining_.clear();
-  launcher_ = nullptr;  // kills the processes that still run
   nodes_.clear();
   all_joined_ = nullptr;
   joined_fulfiller_ = nullptr;
@@ -421,7 +446,7 @@ void NodeSupervisor::TellToExit(const absl::Status& cause) {
       }
       tasks_->add(call.send().ignoreResult().catch_([](const kj::Exception&) {}));
     } else {
-      launcher_->Kill(rank);  // it has not joined yet: there is no other way to tell it
+      actors_->launcher().Kill(rank);  // it has not joined yet: there is no other way to tell it
     }
   }
 }
@@ -432,19 +457,18 @@ kj::Promise<void> NodeSupervisor::AwaitExits(kj::TimePoint deadline) {
   for (uint32_t rank = 0; rank < nodes_.size(); ++rank) {
     // One that cannot be reached does not close its end.
     if (nodes_[rank]->is_lost) port_->Close(nodes_[rank]->connection);
-    have_exited =
-        have_exited && launcher_->IsFinished(rank) && !port_->IsConnected(nodes_[rank]->connection);
+    have_exited = have_exited && IsFinished(rank) && !port_->IsConnected(nodes_[rank]->connection);
   }
   if (have_exited) return kj::READY_NOW;
   if (loop_.timer().now() >= deadline) {
     for (uint32_t rank = 0; rank < nodes_.size(); ++rank) {
-      if (!launcher_->IsFinished(rank)) {
+      if (!IsFinished(rank)) {
         NoteLoss({rank,
                   StrCat("has not exited for ", absl::FormatDuration(options_.stop_timeout),
                          " since it was told to, and was killed"),
                   /*when=*/"", /*shell_status=*/0});
       }
-      launcher_->Kill(rank);
+      actors_->launcher().Kill(rank);
       port_->Close(nodes_[rank]->connection);
     }
     return kj::READY_NOW;

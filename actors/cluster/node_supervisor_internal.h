@@ -7,7 +7,7 @@
 //
 // Thread rule: the thread of the event loop, but for the constructor, the destructor and what says
 // so.
-// Invariants: after Close no node is supervised, and processes that were started here are gone.
+// Invariant: after Close no node is supervised.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_NODE_SUPERVISOR_INTERNAL_H_
 #define PENSTOCK_ACTORS_CLUSTER_NODE_SUPERVISOR_INTERNAL_H_
@@ -43,29 +43,26 @@ namespace penstock::actors {
 
 class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::ControlPort::Host {
  public:
-  // What a node has printed; called on the loop's thread.
-  using OnLine = std::function<void(uint32_t rank, const std::string& host, std::string_view line)>;
-
-  // `options` and `loop` outlive the result. Listen makes the launcher.
-  NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop,
-                 LauncherFactory make_launcher, OnLine on_line);
+  // `options` and `loop` outlive the result.
+  NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop);
   ~NodeSupervisor() noexcept override = default;
 
-  // For the failure detector of a job. The handlers may be called by any thread until the loop
-  // ends.
+  // For the actors of the job. The handlers may be called by any thread until the loop ends, and
+  // not before Listen.
   static FailureDetector::Times TimesOf(const ClusterOptions& options);
   FailureDetector::Handlers detector_handlers();
+  ProcessLauncher::Events process_events();
 
   // Lets nodes with the key, kJobKeyBytes bytes, join at options.listen. Once. `actors` are
   // used from then on until Close.
   control::StatusPromise Listen(std::string key, ClusterActors& actors);
   // Where nodes join, once Listen has resolved.
   const std::string& address() const { return address_; }
-  // Starts a process that will join as command.rank, or those of an agent. After Listen.
-  absl::Status Launch(const LaunchCommand& command);
-  // The same, but a command for another host waits until fewer than options.max_starts of them are
-  // starting, at most for StartLimit::kPatience. `command` outlives the promise.
-  control::StatusPromise LaunchInTurn(const LaunchCommand& command);
+  // Resolves when a process may be launched that will join as command.rank, or those of an agent:
+  // a command for another host waits until fewer than options.max_starts of them are starting, at
+  // most for StartLimit::kPatience. An error says why the job has ended. `command` outlives the
+  // promise.
+  control::StatusPromise AwaitTurn(const LaunchCommand& command);
   // Resolves when all nodes have joined, or with the loss of a node before that.
   control::StatusPromise AwaitJoined() { return all_joined_->addBranch(); }
 
@@ -91,7 +88,7 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   const NodeDescription& DescriptionOf(uint32_t rank) const { return nodes_[rank]->description; }
   // Of the failure detector; any thread but the loop's, between Listen and Close.
   absl::StatusOr<MemberSilences> Silences(absl::Duration timeout) const {
-    return failure_detector_->Silences(timeout);
+    return actors_->failure_detector().Silences(timeout);
   }
   // Null before the node has joined and once it is lost.
   kj::Maybe<control::Node::Client> NodeOf(uint32_t rank);
@@ -127,6 +124,7 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
     NodeDescription description;
     bool has_joined = false;
     bool is_launched = false;  // by this job
+    bool is_finished = false;  // the process that was launched
     bool is_lost = false;      // its loss was told
     uint64_t connection = 0;   // of the control port
     kj::Maybe<control::Node::Client> client;
@@ -149,9 +147,15 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   void StartHeartbeat(uint32_t rank, control::Node::Client client);
   void OnDisconnected(uint32_t rank);
   void BeginEnding();
-  // What the failure detector asks for. After Close: nothing.
+  // What the actors ask for and tell. After Close: nothing.
   void LookAgain(uint32_t rank);
-  void KillSilent(uint32_t rank);
+  void OnLaunched(const LaunchCommand& command, const LaunchedProcess& process);
+  void OnExit(uint32_t rank, int wait_status, std::string_view note);
+  void OnFinished(uint32_t rank);
+  void OnLauncherEnded();
+  // Where a node is that was launched, until it says so itself. Any thread.
+  const std::string& HostOf(uint32_t rank, const LaunchCommand& command,
+                            const LaunchedProcess& process) const;
   // `counts`: as FailureDetector::Handlers::on_loss has it.
   void Lose(const MemberLoss& loss, bool counts);
   // Stop reports the first loss that the job does not survive.
@@ -168,14 +172,15 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   void TellToExit(const absl::Status& cause);
   kj::Promise<void> AwaitExits(kj::TimePoint deadline);
   kj::TimePoint StopDeadline() const;
+  // Whether nothing of it is left to wait for. True of one that was not launched.
+  bool IsFinished(uint32_t rank) const {
+    return !nodes_[rank]->is_launched || nodes_[rank]->is_finished;
+  }
 
   const ClusterOptions& options_;
   control::ControlLoop& loop_;
-  const LauncherFactory make_launcher_;
-  const OnLine on_line_;
   std::string address_;
-  Membership* membership_ = nullptr;             // of Listen
-  FailureDetector* failure_detector_ = nullptr;  // of Listen
+  ClusterActors* actors_ = nullptr;  // of Listen
   PingOptions pings_;
   bool is_ending_ = false;
   absl::Status loss_;  // that ended the job
@@ -196,7 +201,6 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   std::vector<std::unique_ptr<Node>> nodes_;  // by rank
   kj::Own<kj::TaskSet> tasks_;
   std::unique_ptr<control::Questions<JobStatus>> questions_;
-  std::unique_ptr<Launcher> launcher_;
   StartLimit starts_;
   // Nodes that wait for their rank.
   using Joined = std::shared_ptr<const absl::StatusOr<NodeDescription>>;

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -55,6 +56,9 @@ class OutputPump {
   // Starts an actor, to which lines go from now on. Replaces the previous actor if there is one.
   caf::actor Start();
   void Print(OutputLine line);
+  // The same, of the host that was said last; none: "".
+  void Print(uint32_t rank, std::string_view text);
+  void SetHost(uint32_t rank, std::string host);
   // Waits until the lines printed before have been passed on, or returns kDeadlineExceeded.
   absl::Status Flush(absl::Duration timeout);
   // Ends the actor and waits for its end, or returns kDeadlineExceeded if the callback does not
@@ -80,7 +84,8 @@ class OutputPump {
   const std::shared_ptr<Shared> shared_;
   absl::Mutex mutex_;
   OutputPumpActor actor_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<Counter> num_queued_ ABSL_GUARDED_BY(mutex_);  // lines queued for actor_
+  std::shared_ptr<Counter> num_queued_ ABSL_GUARDED_BY(mutex_);    // lines queued for actor_
+  std::map<uint32_t, std::string> hosts_ ABSL_GUARDED_BY(mutex_);  // by rank
 };
 
 }  // namespace penstock::actors

@@ -27,6 +27,7 @@ enum class Child {
   kCommunicationExecutor,
   kMembership,
   kFailureDetector,
+  kLauncher,
   kOutputPump,
   kJoinProxy,
   kCheckpointWriter,
@@ -51,6 +52,7 @@ inline constexpr std::array kChildStrategies = {
     ChildStrategy{Child::kCommunicationExecutor, OnEnd::kEscalate, 0, "has transfers under way"},
     ChildStrategy{Child::kMembership, OnEnd::kEscalate, 0, "knows who is in the job"},
     ChildStrategy{Child::kFailureDetector, OnEnd::kEscalate, 0, "knows who is silent"},
+    ChildStrategy{Child::kLauncher, OnEnd::kEscalate, 0, "has the processes, which end with it"},
     ChildStrategy{Child::kOutputPump, OnEnd::kRestart, 5, "holds only queued lines"},
     // Joins that it holds are answered with an error (membership_internal.h).
     ChildStrategy{Child::kJoinProxy, OnEnd::kRestart, 5, "holds only joins without an answer"},

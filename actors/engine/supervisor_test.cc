@@ -152,7 +152,7 @@ TEST_F(SupervisorTest, AChildWithStateEscalates) {
     EXPECT_EQ(OriginOf(status).actor, "child that knows");
     EXPECT_EQ(NumChildren(), ++number);  // there is no other one
   }
-  EXPECT_EQ(number, 8u);
+  EXPECT_EQ(number, 9u);
 }
 
 TEST_F(SupervisorTest, OneThatWasToldToEndIsLetGo) {
