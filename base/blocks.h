@@ -1,7 +1,7 @@
-// Things in contiguous blocks that are as equal as can be, as devices lie on processes and hosts:
-// block b of B has those from b*n/B on.
+// Divides n items into contiguous blocks of nearly equal size, as devices are divided among
+// processes and hosts: block b of B has the items from b*n/B on.
 //
-// Example: of 5 things in 2 blocks the first has 0 and 1, the second 2, 3 and 4.
+// Example: of 5 items in 2 blocks the first has 0 and 1, the second 2, 3 and 4.
 //
 // Thread rule: pure functions.
 

@@ -8,13 +8,15 @@
 //   mountinfo  31 23 0:28 /docker/7f /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct
 //   result     root "/sys/fs/cgroup/cpu", path "/a"
 //
-// Thread rule: pure functions.
+// Thread rule: functions that only read.
 
 #ifndef PENSTOCK_BASE_CGROUP_INTERNAL_H_
 #define PENSTOCK_BASE_CGROUP_INTERNAL_H_
 
 #include <string>
 #include <vector>
+
+#include "base/process_cores.h"
 
 namespace penstock {
 
@@ -27,6 +29,11 @@ struct CgroupPlace {
 // /proc/self/mountinfo. A group outside the mounted part counts as the top of that part. Lines that
 // cannot be parsed are skipped.
 std::vector<CgroupPlace> FindCpuCgroups(const std::string& cgroup, const std::string& mountinfo);
+
+// Quotas of the group at `place` and of its parents as far as they are mounted, innermost first.
+// Groups without a limit are omitted. A group is known by its folder's device and inode number,
+// which are the same in all namespaces of the host; its path is not.
+std::vector<CoreQuota> QuotasOf(const CgroupPlace& place);
 
 }  // namespace penstock
 

@@ -24,8 +24,8 @@
 //   kHierarchical  the terms of each host are folded in rank order, then those results in the order
 //            of the hosts, a host coming where its first rank does: (t0 + t1) + (t2 + t3) + ...
 //
-// What a plan takes for a host need not be one: then a hierarchical collective is slower, and its
-// bits are the same.
+// A plan's hosts need not be the real ones: a hierarchical collective is slower then, with the same
+// bits.
 //
 // Thread rule: a value.
 

@@ -38,7 +38,7 @@ class CpuTopology {
   // first, then the last cores. All are kept where `count` is 0 or more than there are.
   void Limit(int count);
 
-  // Which of them share one, where there are more than processors.
+  // Which processes or devices share a processor if there are more of them than processors.
   enum class Sharing : uint8_t {
     kNeighbours,  // for those that exchange messages
     kRoundRobin,  // for neighbours that compute at the same time

@@ -73,9 +73,8 @@ class Event {
   // The stream's error when it came to the event; null if it had none. It stays until the next
   // Record. REQUIRES: IsDone().
   virtual const StreamError* error() const = 0;
-  // From when its stream came to `earlier` until its own came to this, by the device's clock; -1
-  // where that is not known. REQUIRES: both are from CreateTimedEvent of one device, recorded and
-  // done.
+  // Nanoseconds from the completion of `earlier` to that of this event, by the device's clock; -1:
+  // unknown. REQUIRES: both are from CreateTimedEvent of one device, recorded and done.
   virtual int64_t NsSince(const Event& earlier) const {
     (void)earlier;
     return -1;

@@ -45,7 +45,7 @@ struct Exported {
   std::array<int64_t, kMaxRank> strides = {};
 };
 
-// What is taken over: its deleter is called once, in the end.
+// Calls the deleter of an imported tensor.
 struct Release {
   void operator()(DLManagedTensorVersioned* managed) const {
     if (managed->deleter != nullptr) managed->deleter(managed);

@@ -1,6 +1,6 @@
-// What a stream of a GPU offers besides base/device.h to what gives it the work of CUDA's
-// libraries, such as NCCL: those folders know neither each other nor the folder that makes the
-// streams.
+// Access to the CUDA stream behind a Stream, for folders that call CUDA's libraries, such as NCCL.
+// It is declared here because those folders may include neither each other nor the folder that
+// implements streams.
 //
 // Faults are flags in pinned memory that work on the device writes, so that other work there and
 // the host see them without waiting for each other.

@@ -1,134 +1,15 @@
 #include "base/machine.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
-#include <iterator>
-#include <sstream>
-#include <string_view>
-#include <vector>
 
-#include "base/cgroup_internal.h"
+#include "base/process_cores.h"
 
 namespace penstock {
-namespace {
 
-// Of a file of /proc; empty if it cannot be read.
-std::string ReadAll(const char* path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-// Whether a list such as "rw,cpu,cpuacct" has the controller "cpu".
-bool ListsCpu(const std::string& list) {
-  std::istringstream words(list);
-  std::string word;
-  while (std::getline(words, word, ',')) {
-    if (word == "cpu") return true;
-  }
-  return false;
-}
-
-// The groups of this process by version, "" where it is in none.
-struct CpuGroups {
-  std::string v1;
-  std::string v2;
-};
-
-// Of lines "id:controllers:path"; v2 has no controllers.
-CpuGroups ParseCgroup(const std::string& text) {
-  CpuGroups groups;
-  std::istringstream lines(text);
-  std::string line;
-  while (std::getline(lines, line)) {
-    const size_t first = line.find(':');
-    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    if (controllers.empty()) groups.v2 = line.substr(second + 1);
-    if (ListsCpu(controllers)) groups.v1 = line.substr(second + 1);
-  }
-  return groups;
-}
-
-// `group` as seen from a mount that shows the tree from `top` on.
-std::string PathBelow(const std::string& top, const std::string& group) {
-  if (top == "/") return group;
-  if (group.compare(0, top.size(), top) != 0) return "/";
-  const std::string path = group.substr(top.size());
-  return !path.empty() && path[0] == '/' ? path : "/";
-}
-
-// Cores' worth of time that a group itself allows; 0: no limit.
-double LimitOf(const std::string& folder) {
-  double quota = 0;
-  double period = 0;
-  // v2: "max 100000" where there is no limit, and the first word is no number.
-  if (!(std::ifstream(folder + "/cpu.max") >> quota >> period)) {
-    // v1: -1 where there is no limit.
-    quota = 0;
-    std::ifstream(folder + "/cpu.cfs_quota_us") >> quota;
-    std::ifstream(folder + "/cpu.cfs_period_us") >> period;
-  }
-  return quota > 0 && period > 0 ? quota / period : 0;
-}
-
-// The smaller of two limits, of which 0 is none.
-double Smaller(double a, double b) { return a == 0 || b == 0 ? std::max(a, b) : std::min(a, b); }
-
-}  // namespace
-
-std::vector<CgroupPlace> FindCpuCgroups(const std::string& cgroup, const std::string& mountinfo) {
-  const CpuGroups groups = ParseCgroup(cgroup);
-  std::vector<CgroupPlace> places;
-  std::istringstream lines(mountinfo);
-  std::string line;
-  while (std::getline(lines, line)) {
-    // "31 23 0:28 TOP FOLDER options [optional fields] - TYPE source superoptions".
-    constexpr std::string_view kSeparator = " - ";
-    const size_t separator = line.find(kSeparator);
-    if (separator == std::string::npos) continue;
-    std::istringstream mount(line.substr(0, separator));
-    std::istringstream filesystem(line.substr(separator + kSeparator.size()));
-    std::string skipped;
-    std::string top;
-    std::string folder;
-    std::string type;
-    std::string options;
-    if (!(mount >> skipped >> skipped >> skipped >> top >> folder)) continue;
-    if (!(filesystem >> type >> skipped >> options)) continue;
-    const bool is_v1 = type == "cgroup" && ListsCpu(options);
-    if (!is_v1 && type != "cgroup2") continue;
-    const std::string& group = is_v1 ? groups.v1 : groups.v2;
-    if (!group.empty()) places.push_back({folder, PathBelow(top, group)});
-  }
-  return places;
-}
-
-double CgroupCoreLimit(const std::string& root, const std::string& group) {
-  double least = 0;
-  // "/a/b", "/a" and "".
-  for (std::string path = group == "/" ? "" : group;; path.resize(path.rfind('/'))) {
-    least = Smaller(least, LimitOf(root + path));
-    if (path.rfind('/') == std::string::npos) return least;
-  }
-}
-
-int UsableCores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int cores = MachineCores();
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) cores = CPU_COUNT(&set);
-  for (const CgroupPlace& place :
-       FindCpuCgroups(ReadAll("/proc/self/cgroup"), ReadAll("/proc/self/mountinfo"))) {
-    const double limit = CgroupCoreLimit(place.root, place.path);
-    if (limit > 0) cores = std::min(cores, static_cast<int>(std::ceil(limit)));
-  }
-  return std::max(cores, 1);
-}
+int UsableCores() { return CountCores({CoresOfThisProcess()}); }
 
 int MachineCores() { return static_cast<int>(std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L)); }
 

@@ -1,4 +1,4 @@
-// What this machine is.
+// Properties of this machine: host name, usable cores, memory.
 //
 // Thread rule: pure functions.
 
@@ -13,12 +13,8 @@ namespace penstock {
 std::string HostName();
 
 // Cores that this process may use: those of its affinity mask, or fewer where its control group
-// or a parent of it limits their share of time. At least 1.
+// or a parent of it limits their share of time (base/process_cores.h). At least 1.
 int UsableCores();
-
-// Cores' worth of time that control groups (v1 or v2) mounted at `root` allow the group at the path
-// `group` ("/a/b"): the smallest limit of the group and its parents. 0: no limit, or not known.
-double CgroupCoreLimit(const std::string& root, const std::string& group);
 
 // All cores of the machine that are online. At least 1.
 int MachineCores();

@@ -18,7 +18,7 @@ namespace penstock {
 // What the draws for one tensor depend on, beside the element.
 struct RandomKey {
   uint64_t seed = 0;    // of the job
-  uint32_t stream = 0;  // of the operator or state that draws: others draw other numbers
+  uint32_t stream = 0;  // identifies the operator or state; streams are independent
   uint32_t step = 0;    // of the training, so that each step draws anew; 0 for initial values
 };
 

@@ -1,8 +1,9 @@
-// Copies of more than caches hold: what is written goes past them to memory, so that it is not read
-// first and pushes nothing out that is still wanted. Who reads the copy at once, and could have had
-// it from a cache, is better served by memcpy.
+// Copies data larger than the caches with non-temporal stores: the target is not read first, and
+// what the caches hold stays there. A copy that is read at once and fits a cache is better made by
+// memcpy.
 //
-// Thread rule: a pure function; the copy is complete for whoever is told of it by this thread.
+// Thread rule: a pure function; when it returns, the copy is visible to any thread that
+// synchronises with this one.
 
 #ifndef PENSTOCK_BASE_STREAM_COPY_H_
 #define PENSTOCK_BASE_STREAM_COPY_H_

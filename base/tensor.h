@@ -62,7 +62,6 @@ class Tensor {
 
   // The first element; null in a tensor without memory.
   void* data() { return data_.get(); }
-  // The same of a tensor that is not changed.
   const void* data() const { return data_.get(); }
 
   // The elements in row-major order. REQUIRES: DTypeOf<T>() == dtype().
@@ -70,7 +69,6 @@ class Tensor {
   T* As() {
     return reinterpret_cast<T*>(data_.get());
   }
-  // The same of a tensor that is not changed.
   template <typename T>
   const T* As() const {
     return reinterpret_cast<const T*>(data_.get());

@@ -1,4 +1,4 @@
-// Whether a tensor whose size somebody else tells, such as a file, fits into memory.
+// Checks that a tensor whose size comes from an untrusted source, such as a file, fits into memory.
 //
 // Thread rule: pure functions.
 

@@ -120,10 +120,11 @@ planner::Plan PhasePlan(uint32_t num_actors) {
   return plan;
 }
 
-// Device 1 begins its part when device 0 has run its last kernel:
+// Device 1 answers when device 0 has run its first kernel. The answers arrive while device 0 runs
+// the others, or before its last one, which waits for them:
 //
-//   device 0   recv 1..n, all_reduce; kernels ... send 0 ──┐
-//   device 1                                               └─► recv 0; send 1..n, all_reduce
+//   device 0   recv 1..n, all_reduce; kernel; send 0 ──┐  kernels ...          last kernel
+//   device 1                                           └─► recv 0; send 1..n, all_reduce ─┘
 planner::Plan CommunicationPlan(uint32_t num_actors, uint32_t num_transfers) {
   planner::Plan plan = EmptyPlan(2, 1, num_transfers + 2);
   for (uint32_t i = 0; i <= num_transfers; ++i) {
@@ -143,8 +144,10 @@ planner::Plan CommunicationPlan(uint32_t num_actors, uint32_t num_transfers) {
     AddCommunication(first, ActorKind::kRecv, i, i, {});
   }
   AddCommunication(first, ActorKind::kCollective, 0, reduced, {});
-  const uint32_t last = AddKernels(first, num_actors);
-  AddCommunication(first, ActorKind::kSend, 0, 0, {last});
+  const auto first_kernel = static_cast<uint32_t>(first.actors.size());
+  const uint32_t last_kernel = AddKernels(first, num_actors);
+  AddCommunication(first, ActorKind::kSend, 0, 0, {first_kernel});
+  for (uint32_t i = 0; i < first_kernel; ++i) first.channels.push_back({i, last_kernel});
 
   planner::DevicePlan& second = plan.devices[1];
   BeginPhase(second, "answer", PhaseKind::kTransfer, Lane::kFloating);
@@ -185,36 +188,15 @@ planner::Plan ChainPlan(uint32_t num_actors) {
   return plan;
 }
 
-planner::Plan PlanOf(const ActsBenchOptions& options) {
-  const uint32_t num_actors = options.num_actors;
-  switch (options.shape) {
-    case ActsShape::kPhase:
-    case ActsShape::kStream:
-      break;
-    case ActsShape::kCommunication:
-      return CommunicationPlan(num_actors, options.num_transfers);
-    case ActsShape::kCredits:
-      return CreditsPlan(num_actors);
-    case ActsShape::kChain:
-      return ChainPlan(num_actors);
-  }
-  return PhasePlan(num_actors);
-}
-
-kernels::KernelRegistry Kernels() {
-  const std::string_view ops[] = {kOp};
-  return kernels::NullKernels(ops);
-}
-
 absl::StatusOr<ActsBenchResult> MeasureSteps(const ActsBenchOptions& options) {
-  const kernels::KernelRegistry kernels = Kernels();
+  const kernels::KernelRegistry kernels = ActsKernels();
   actors::SessionOptions session_options;
   session_options.kernels = &kernels;
   if (options.shape == ActsShape::kStream) {
     session_options.create_device = [](uint32_t) { return EmulatedDevice::Create({}); };
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<actors::Session> session,
-                   actors::Session::Start(PlanOf(options), session_options));
+                   actors::Session::Start(ActsPlan(options), session_options));
   constexpr int kWarmUps = 3;
   for (int i = 0; i < kWarmUps; ++i) RETURN_IF_ERROR(session->Run({}).status());
 
@@ -262,6 +244,27 @@ std::string_view Name(ActsShape shape) {
   return "";
 }
 
+planner::Plan ActsPlan(const ActsBenchOptions& options) {
+  const uint32_t num_actors = options.num_actors;
+  switch (options.shape) {
+    case ActsShape::kPhase:
+    case ActsShape::kStream:
+      break;
+    case ActsShape::kCommunication:
+      return CommunicationPlan(num_actors, options.num_transfers);
+    case ActsShape::kCredits:
+      return CreditsPlan(num_actors);
+    case ActsShape::kChain:
+      return ChainPlan(num_actors);
+  }
+  return PhasePlan(num_actors);
+}
+
+kernels::KernelRegistry ActsKernels() {
+  const std::string_view ops[] = {kOp};
+  return kernels::NullKernels(ops);
+}
+
 absl::StatusOr<ActsBenchResult> MeasureActs(const ActsBenchOptions& options) {
   if (options.shape != ActsShape::kCommunication) return MeasureSteps(options);
   // The same communication with next to no kernels: what it costs by itself.
@@ -275,7 +278,7 @@ absl::StatusOr<ActsBenchResult> MeasureActs(const ActsBenchOptions& options) {
 }
 
 absl::StatusOr<WakeLatency> MeasureWakeLatency(int rounds) {
-  const kernels::KernelRegistry kernels = Kernels();
+  const kernels::KernelRegistry kernels = ActsKernels();
   actors::SessionOptions session_options;
   session_options.kernels = &kernels;
   ASSIGN_OR_RETURN(const std::unique_ptr<actors::Session> session,

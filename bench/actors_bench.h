@@ -11,16 +11,20 @@
 
 #include "absl/status/statusor.h"
 
+#include "kernels/kernel.h"
+#include "planner/plan/plan.h"
+
 namespace penstock::bench {
 
 enum class ActsShape : uint8_t {
   kPhase,          // one phase; actor i reads what i - 1 and i - 2 wrote
-  kCommunication,  // the same, while receives and an all_reduce are under way from first to last
-  kStream,         // the same, launched on a device whose streams are asynchronous
-  kCredits,        // a phase F and a phase B, 4 micro-batches; every F actor has a channel to a B
-                   // actor, and activations of 2 micro-batches are kept
-  kChain,          // a phase for every actor, joined to the next by one register; 2 micro-batches,
-                   // so the second waits for credits
+  kCommunication,  // the same, while receives and an all_reduce are under way from the first, and
+                   // arrive before the last
+  kStream,   // the same, launched on a device whose streams are asynchronous
+  kCredits,  // a phase F and a phase B, 4 micro-batches; every F actor has a channel to a B
+             // actor, and activations of 2 micro-batches are kept
+  kChain,    // a phase for every actor, joined to the next by one register; 2 micro-batches,
+             // so the second waits for credits
 };
 inline constexpr ActsShape kActsShapes[] = {ActsShape::kPhase, ActsShape::kCommunication,
                                             ActsShape::kStream, ActsShape::kCredits,
@@ -44,6 +48,10 @@ struct ActsBenchResult {
   double step_us = 0;               // the fastest step, from submission to its result
   double allocations_per_step = 0;  // -1: not measured
 };
+
+// What is measured: device 0 of this plan, and the kernels of its operator.
+planner::Plan ActsPlan(const ActsBenchOptions& options);
+kernels::KernelRegistry ActsKernels();
 
 // Device 0 of a plan of the shape, run through a Session.
 absl::StatusOr<ActsBenchResult> MeasureActs(const ActsBenchOptions& options);

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 
+#include "actors/session/session.h"
+#include "actors/trace/trace.h"
 #include "bench/count_allocations.h"
 
 namespace penstock::bench {
@@ -54,6 +57,49 @@ TEST_P(ActorsBench, AnActAllocatesNothing) {
   if (GetParam() == ActsShape::kCommunication) {
     EXPECT_NEAR(MeasureAllocations(100, 8), few, 2);
   }
+}
+
+// The measurement is of acts beside which communication arrives, not of communication after them.
+TEST(ActsPlan, CommunicationArrivesWhileActsRun) {
+  ActsBenchOptions options;
+  options.shape = ActsShape::kCommunication;
+  options.num_actors = 20'000;
+  const kernels::KernelRegistry kernels = ActsKernels();
+  actors::SessionOptions session_options;
+  session_options.kernels = &kernels;
+  session_options.trace = true;
+  const auto session = actors::Session::Start(ActsPlan(options), session_options);
+  ASSERT_TRUE(session.ok()) << session.status();
+  const planner::DevicePlan& device = (*session)->plan().devices[0];
+  // Kernels of a step that begin after the last receive or all_reduce has ended.
+  const auto count_kernels_after = [&]() -> int64_t {
+    int64_t ended_ns = 0;
+    EXPECT_TRUE((*session)->Run({}).ok());
+    const std::vector<actors::TraceEvent> events = (*session)->TakeTrace();
+    const auto kind = [&](const actors::TraceEvent& event) {
+      return device.actors[event.actor].kind;
+    };
+    const auto is_act = [](const actors::TraceEvent& event) {
+      return event.device == 0 && event.actor != planner::kNone;
+    };
+    for (const actors::TraceEvent& event : events) {
+      if (is_act(event) && (kind(event) == planner::ActorKind::kRecv ||
+                            kind(event) == planner::ActorKind::kCollective)) {
+        ended_ns = std::max(ended_ns, event.end_ns);
+      }
+    }
+    return std::count_if(events.begin(), events.end(), [&](const actors::TraceEvent& event) {
+      return is_act(event) && kind(event) == planner::ActorKind::kKernel &&
+             event.begin_ns >= ended_ns;
+    });
+  };
+  // In one of these steps at least, as other programs may hold up the other device.
+  constexpr int kSteps = 200;
+  int64_t most = 0;
+  for (int step = 0; step < kSteps && most < 100; ++step) {
+    most = std::max(most, count_kernels_after());
+  }
+  EXPECT_GE(most, 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ActorsBench, ::testing::ValuesIn(kActsShapes),

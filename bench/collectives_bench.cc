@@ -44,7 +44,7 @@ constexpr std::chrono::seconds kPatience{60};
 // Looks at the transport before the core is offered to others, and where there are fewer cores than
 // processes.
 constexpr int kLooks = 1024;
-constexpr int kCrowdedLooks = 16;
+constexpr int kOversubscribedLooks = 16;
 
 // Runs of a few tenths of a second.
 int RoundsOf(size_t num_bytes, int max_rounds) {
@@ -95,12 +95,12 @@ float ElementOf(int rank, int64_t i) { return static_cast<float>(rank * 17 + i %
 // One of the processes. Says why it fails, and fails by its exit status.
 class Member {
  public:
-  // `is_crowded`: more processes than cores.
-  Member(const CollectivesBenchOptions& options, int rank, bool is_crowded, int fd)
+  // `is_oversubscribed`: more processes than cores.
+  Member(const CollectivesBenchOptions& options, int rank, bool is_oversubscribed, int fd)
       : options_(options),
         rank_(rank),
         n_(options.num_processes),
-        is_crowded_(is_crowded),
+        is_oversubscribed_(is_oversubscribed),
         fd_(fd) {}
 
   // Gives the parent this process's address and gets those of all.
@@ -185,7 +185,7 @@ class Member {
 
   void Run(Collective& collective, const void* from, void* to, uint64_t sequence) {
     collective.Start(from, to, sequence, kNoFlags);
-    const uint64_t patient_looks = is_crowded_ ? kCrowdedLooks : kLooks;
+    const uint64_t patient_looks = is_oversubscribed_ ? kOversubscribedLooks : kLooks;
     const auto deadline = Clock::now() + kPatience;
     for (uint64_t looks = 1; !collective.Poll(); ++looks) {
       endpoint_->Progress();
@@ -284,7 +284,7 @@ class Member {
   const CollectivesBenchOptions& options_;
   const int rank_;
   const int n_;
-  const bool is_crowded_;
+  const bool is_oversubscribed_;
   const int fd_;
   std::unique_ptr<Memory> memory_;  // outlives the transport
   std::unique_ptr<UcxTransport> transport_;
@@ -331,12 +331,12 @@ class Home {
 
 [[noreturn]] void RunMember(const CollectivesBenchOptions& options, int rank, int fd) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const bool is_crowded = options.num_processes > UsableCores();
+  const bool is_oversubscribed = options.num_processes > UsableCores();
   PinProcess(rank, options.num_processes);
   if (!options.transports.empty()) setenv("UCX_TLS", options.transports.c_str(), 1);
   bool is_ok = false;
   {
-    Member member(options, rank, is_crowded, fd);
+    Member member(options, rank, is_oversubscribed, fd);
     is_ok = member.Join() && member.Measure();
     char mark = 0;  // none goes before all are through
     is_ok = is_ok && WriteAll(fd, &mark, 1) && ReadAll(fd, &mark, 1);

@@ -184,8 +184,15 @@ void AddPoints(const graph::OpRegistry& ops, const planner::DeviceKind& core,
 
 }  // namespace
 
+int NumModelRuns() {
+  size_t count = 0;
+  for (const Case& c : kCases) count += c.sizes.size();
+  return static_cast<int>(count);
+}
+
 absl::StatusOr<std::vector<planner::MeasuredKernel>> MeasureModelKernels(
-    const planner::DeviceKind& core, int64_t num_cores) {
+    const planner::DeviceKind& core, int64_t num_cores,
+    const std::function<void(std::string_view name)>& on_model) {
   const graph::OpRegistry ops = graph::BuiltinOps();
   const graph::ModelRegistry models = graph::BuiltinModels();
   const kernels::KernelRegistry kernels = kernels::CpuKernels();
@@ -194,6 +201,7 @@ absl::StatusOr<std::vector<planner::MeasuredKernel>> MeasureModelKernels(
     const graph::Model* const model = models.FindModel(c.model);
     if (model == nullptr) return absl::InternalError(StrCat("no model '", c.model, "'"));
     for (const Size& size : c.sizes) {
+      if (on_model) on_model(c.model);
       ASSIGN_OR_RETURN(const planner::Plan plan,
                        PlanModel(ops, *model, c, size, std::min(num_cores, kMostCores), kernels));
       ASSIGN_OR_RETURN(const auto seconds, RunModel(plan, kernels));

@@ -12,6 +12,8 @@
 #define PENSTOCK_BENCH_MODEL_KERNELS_H_
 
 #include <cstdint>
+#include <functional>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -20,9 +22,13 @@
 
 namespace penstock::bench {
 
-// `core`: the peak rates of one core. In order of name and dtype. REQUIRES: num_cores >= 1.
+// `core`: the peak rates of one core. In order of name and dtype. `on_model` is told the name of
+// each model before it runs, NumModelRuns() times, and may be null. REQUIRES: num_cores >= 1.
 absl::StatusOr<std::vector<planner::MeasuredKernel>> MeasureModelKernels(
-    const planner::DeviceKind& core, int64_t num_cores);
+    const planner::DeviceKind& core, int64_t num_cores,
+    const std::function<void(std::string_view name)>& on_model = nullptr);
+
+int NumModelRuns();
 
 }  // namespace penstock::bench
 

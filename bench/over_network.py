@@ -21,6 +21,15 @@ def bits_per_second(rate):
     return float(number) * UNITS[unit]
 
 
+def core_of(rank):
+    """The core of a rank: the first of those that this process may use, the second, and so on.
+
+    Ranks share the cores if there are more of them.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[rank % len(cores)]
+
+
 def link_settings(hosts, rate):
     """Options that tell a job which hosts it has, and how they are joined."""
     gbit_per_s = LINE_SHARE * bits_per_second(rate) / 1e9
@@ -73,10 +82,9 @@ def run_over(penstock, network, rate, path, options):
         reader = threading.Thread(target=lambda: errors.extend(coordinator.stderr), daemon=True)
         reader.start()
         environment = {**os.environ, "UCX_TLS": "tcp,self"}
-        cores = sorted(os.sched_getaffinity(0))
         nodes = [subprocess.Popen(
-            network.inside(rank, ["taskset", "-c", str(cores[rank % len(cores)]), penstock, "node",
-                                  "--quiet", "--join", match[1], "--key-file", match[2], "--rank",
+            network.inside(rank, ["taskset", "-c", str(core_of(rank)), penstock, "node", "--quiet",
+                                  "--join", match[1], "--key-file", match[2], "--rank",
                                   str(rank)]),
             env=environment) for rank in range(hosts)]
         processes += nodes

@@ -11,6 +11,7 @@
 
 #include "base/machine.h"
 #include "base/status_macros.h"
+#include "base/strings.h"
 #include "bench/collectives_bench.h"
 #include "bench/kernel_timing.h"
 #include "bench/model_kernels.h"
@@ -81,10 +82,27 @@ absl::StatusOr<double> MeasureMemoryBytesPerS(int64_t num_cores) {
   return 3 * kSums * static_cast<double>(tile.num_bytes()) / seconds;
 }
 
-absl::StatusOr<planner::DeviceKind> MeasureCore(int64_t num_cores) {
+// Counts the parts of a profile for its user.
+class Parts {
+ public:
+  Parts(const ProfileOptions& options, int all) : options_(options), all_(all) {}
+
+  void Begin(std::string_view what) {
+    if (options_.on_progress) options_.on_progress(done_, all_, what);
+    ++done_;
+  }
+
+ private:
+  const ProfileOptions& options_;
+  const int all_;
+  int done_ = 0;
+};
+
+absl::StatusOr<planner::DeviceKind> MeasureCore(int64_t num_cores, Parts* parts) {
   planner::DeviceKind kind;
   kind.name = "core of " + HostName();
   std::vector<double> rates;
+  parts->Begin("products");
   for (const int64_t size : kProductSizes) {
     ASSIGN_OR_RETURN(rates.emplace_back(), MeasureProductFlopsPerS(size, DType::kF32));
   }
@@ -97,8 +115,12 @@ absl::StatusOr<planner::DeviceKind> MeasureCore(int64_t num_cores) {
     ASSIGN_OR_RETURN(kind.peak_flops_per_s[static_cast<size_t>(dtype)],
                      MeasureProductFlopsPerS(kOtherSize, dtype));
   }
+  parts->Begin("memory");
   ASSIGN_OR_RETURN(kind.memory_bytes_per_s, MeasureMemoryBytesPerS(num_cores));
-  ASSIGN_OR_RETURN(kind.kernels, MeasureModelKernels(kind, num_cores));
+  ASSIGN_OR_RETURN(kind.kernels,
+                   MeasureModelKernels(kind, num_cores, [parts](std::string_view model) {
+                     parts->Begin(StrCat("kernels of ", model));
+                   }));
   return kind;
 }
 
@@ -180,17 +202,22 @@ absl::StatusOr<planner::Cluster> MeasureMachine(const ProfileOptions& options) {
   planner::ClusterSpec spec;
   spec.name = HostName();
   spec.devices_at_once = std::min(options.num_cores, options.num_devices);
+  int num_groups = 0;
+  for (const int num_ranks : kGroupSizes) num_groups += num_ranks <= options.num_devices ? 1 : 0;
+  Parts parts(options, 3 + num_groups + NumModelRuns());
+  parts.Begin("messages between processes");
   ASSIGN_OR_RETURN(planner::NetworkLevel host, MeasureHost());
   host.fan_out = {options.num_devices};
   spec.levels.push_back(std::move(host));
   for (const int num_ranks : kGroupSizes) {
     if (num_ranks > options.num_devices) break;
+    parts.Begin(StrCat("collectives of ", num_ranks, " processes"));
     ASSIGN_OR_RETURN(std::vector<planner::MeasuredCollective> measured,
                      MeasureCollectiveTimes(num_ranks));
     std::move(measured.begin(), measured.end(), std::back_inserter(spec.collectives));
   }
   // Behind what starts processes: this starts threads.
-  ASSIGN_OR_RETURN(planner::DeviceKind core, MeasureCore(options.num_cores));
+  ASSIGN_OR_RETURN(planner::DeviceKind core, MeasureCore(options.num_cores, &parts));
   const auto memory =
       static_cast<int64_t>(std::min<uint64_t>(MachineMemoryBytes(), planner::kMaxMemoryBytes));
   core.memory_bytes = std::max<int64_t>(memory / options.num_devices, 1);

@@ -18,6 +18,8 @@
 #define PENSTOCK_BENCH_PROFILE_H_
 
 #include <cstdint>
+#include <functional>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 
@@ -28,6 +30,9 @@ namespace penstock::bench {
 struct ProfileOptions {
   int64_t num_devices = 1;  // of one thread each, on this host
   int64_t num_cores = 1;    // that they share
+  // Told of each part before it is measured: how many of all parts are done, and what comes next.
+  // May be null.
+  std::function<void(int done, int all, std::string_view next)> on_progress = nullptr;
 };
 
 absl::StatusOr<planner::Cluster> MeasureMachine(const ProfileOptions& options);

@@ -1,6 +1,7 @@
 #include "bench/profile.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "gtest/gtest.h"
 
@@ -10,8 +11,17 @@ namespace penstock::bench {
 namespace {
 
 TEST(ProfileTest, AMeasuredMachineIsADescriptionOfACluster) {
-  const absl::StatusOr<planner::Cluster> cluster = MeasureMachine({4, 2});
+  int num_parts = 0;  // that were told
+  int num_all = 0;
+  const absl::StatusOr<planner::Cluster> cluster =
+      MeasureMachine({4, 2, [&](int done, int all, std::string_view next) {
+                        EXPECT_EQ(done, num_parts++);
+                        EXPECT_FALSE(next.empty());
+                        num_all = all;
+                      }});
   ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_EQ(num_parts, num_all);
+  EXPECT_GT(num_parts, 20);
   EXPECT_EQ(cluster->num_devices(), 4);
   const planner::ClusterSpec& spec = cluster->spec();
   EXPECT_EQ(spec.devices_at_once, 2);

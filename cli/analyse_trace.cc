@@ -5,6 +5,7 @@
 
 #include "cli/measured_latency.h"
 #include "cli/replayed_cores.h"
+#include "cli/replayed_links.h"
 
 #include "actors/trace/computation_times.h"
 #include "planner/cost/replay.h"
@@ -31,19 +32,9 @@ double ReplayStep(const TracedRun& run, absl::Span<const actors::TraceEvent> eve
       run.plan, WithoutCoreSharing(run.plan, events, run.cores),
       actors::BesideCommunication(run.plan, events, options.process_of_device));
   options.compute_s = [&](uint32_t device, uint32_t actor) { return times[device][actor]; };
-  planner::LinkRates between_processes;
-  if (job.cluster.link_gbit_per_s.has_value()) {
-    between_processes.bytes_per_s = *job.cluster.link_gbit_per_s * 1e9 / 8;
-  }
-  const std::optional<double> latency =
-      job.cluster.link_latency_us.has_value()
-          ? std::optional<double>(*job.cluster.link_latency_us * 1e-6)
-          : MeasuredLatency(run.plan, events, options.process_of_device,
-                            between_processes.bytes_per_s);
-  between_processes.latency_s = latency.value_or(between_processes.latency_s);
-  options.link = [&](uint32_t from, uint32_t to) {
-    return from == to ? planner::LinkRates() : between_processes;
-  };
+  options.link = LinksOfProcesses(job, options.process_of_device, [&](double bytes_per_s) {
+    return MeasuredLatency(run.plan, events, options.process_of_device, bytes_per_s);
+  });
   return planner::ReplayStepSeconds(run.plan, policies, options)
       .value_or(std::numeric_limits<double>::quiet_NaN());
 }

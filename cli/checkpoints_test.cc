@@ -224,6 +224,34 @@ TEST_F(CheckpointsTest, CheckpointsOfAnotherRunAreNotOverwritten) {
   EXPECT_THAT(Steps(), ElementsAre(2, 3));
 }
 
+// It writes nothing, so what it says of a job does not depend on what an earlier run has left.
+TEST_F(CheckpointsTest, ADryRunMayFollowARun) {
+  LossesOf(RunJob({}));
+  const Outcome dry = RunJob({"--dry-run"});
+  EXPECT_EQ(dry.status, 0) << dry.err;
+  EXPECT_THAT(dry.out, HasSubstr("\"dry_run\": true"));
+  EXPECT_THAT(dry.err, AllOf(HasSubstr("note: without --dry-run, the job is refused: "),
+                             HasSubstr("`run --resume` continues it")));
+  const Outcome resumed = RunJob({"--dry-run", "--resume"});
+  EXPECT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, AllOf(HasSubstr("after 3 steps"), Not(HasSubstr("is refused"))));
+  EXPECT_THAT(Steps(), ElementsAre(2, 3));
+}
+
+TEST_F(CheckpointsTest, AFailedRunPointsToACheckpointOnlyWhereThereIsOne) {
+  const std::vector<std::string> job = {"--set", "train.dtype=\"f32\"",
+                                        "--set", "train.learning_rate=1e25",
+                                        "--set", "train.steps=6"};
+  const auto is_hint = HasSubstr("note: continue from the last checkpoint in ");
+  const Outcome none = RunJob(Join(job, {"--set", "checkpoint.every=0"}));
+  EXPECT_EQ(none.status, 1);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("not finite"), Not(is_hint)));
+  EXPECT_THAT(Steps(), IsEmpty());
+  const Outcome one = RunJob(Join(job, {"--set", "checkpoint.every=1"}));
+  EXPECT_EQ(one.status, 1);
+  EXPECT_THAT(one.err, AllOf(HasSubstr("not finite"), is_hint));
+}
+
 TEST_F(CheckpointsTest, ACheckpointIsNoFolderOfThem) {
   LossesOf(RunJob({}));
   const std::string checkpoint = StrCat(Folder(), "/step-00000003");
@@ -476,6 +504,16 @@ TEST_F(CheckpointsTest, TracesOfAResumedRunHaveItsSteps) {
   ASSERT_EQ(resumed.status, 0) << resumed.err;
   EXPECT_THAT(resumed.out, HasSubstr("\"traced_steps\": {\"first\": 4, \"last\": 6}"));
   EXPECT_THAT(resumed.err, Not(HasSubstr("trace: ")));
+}
+
+TEST_F(CheckpointsTest, AFileWithoutChecksumsIsSaidToHaveNone) {
+  const std::string header = R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+  std::string file(8, '\0');
+  file[0] = static_cast<char>(header.size());
+  Write("other.safetensors", file + header + "x");
+  const Outcome outcome = Call({"checkpoint", "verify", Path("other.safetensors")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("this file has no checksums: every tensor can be read"));
 }
 
 TEST_F(CheckpointsTest, WhatAFileSaysDoesNotReachTheTerminalAsItIs) {

@@ -124,7 +124,8 @@ absl::Status Verify(const Environment& environment, const CheckpointOptions& opt
   environment.out << Describe(checkpoint) << "\n"
                   << (checkpoint.has_checksums()
                           ? "every tensor has its checksum\n"
-                          : "every tensor can be read; without checksums, no more is known\n");
+                          : "this file has no checksums: every tensor can be read, and whether "
+                            "its values are damaged is not known\n");
   return absl::OkStatus();
 }
 

@@ -23,6 +23,7 @@
 #include "base/machine.h"
 #include "base/strings.h"
 #include "kernels/gpu.h"
+#include "transport/ucx/ucx_system.h"
 
 namespace penstock::cli {
 namespace {
@@ -92,6 +93,12 @@ Check CheckCudaKernels(const Registries& registries) {
 // Jobs run without it: the host then moves what GPUs exchange.
 Check CheckNccl() { return {"nccl", true, DescribeNccl()}; }
 
+// Between hosts.
+Check CheckUcx() {
+  const transport::UcxSystem system = transport::FindUcx();
+  return {"ucx", system.status.ok(), transport::DescribeUcx(system)};
+}
+
 // Jobs run without it: convolutions then take longer.
 Check CheckCudnn() { return {"cudnn", true, kernels::DescribeCudnn()}; }
 
@@ -135,6 +142,7 @@ absl::Status Doctor(const Environment& environment, bool is_json) {
       CheckGpus(),
       CheckCudaKernels(environment.registries),
       CheckNccl(),
+      CheckUcx(),
       CheckCudnn(),
       CheckText(),
       CheckTemporaryFolder(),

@@ -11,6 +11,7 @@
 
 #include "CLI/CLI.hpp"
 #include "cli/environment.h"
+#include "cli/files.h"
 #include "cli/generator.h"
 #include "cli/inference.h"
 #include "cli/job.h"
@@ -42,6 +43,7 @@ struct GenerateOptions {
   std::string path;
   std::string tokenizer;  // a file; empty: the one beside the model
   std::vector<std::string> prompts;
+  std::vector<std::string> prompt_files;  // "-": standard input
   std::optional<int64_t> num_bytes;
   std::optional<int64_t> num_tokens;
   double temperature = 0.8;
@@ -55,6 +57,7 @@ struct GenerateOptions {
 };
 
 constexpr int64_t kDefaultTokens = 100;
+constexpr size_t kMaxPromptBytes = size_t{1} << 26;
 
 // A trained model, and how its tokens are text.
 struct TextModel {
@@ -316,8 +319,22 @@ absl::StatusOr<planner::Strategy> StrategyFor(const Environment& environment,
   return chosen;
 }
 
+// Those of the options and those of files.
+absl::StatusOr<std::vector<std::string>> ReadPrompts(const GenerateOptions& options) {
+  std::vector<std::string> prompts = options.prompts;
+  for (const std::string& file : options.prompt_files) {
+    absl::StatusOr<std::string> text =
+        ReadTextFile(file == "-" ? "/dev/stdin" : file, kMaxPromptBytes);
+    if (!text.ok()) return actors::WithPrefix("--prompt-file ", text.status());
+    prompts.push_back(*std::move(text));
+  }
+  if (!prompts.empty()) return prompts;
+  return absl::InvalidArgumentError(
+      "there is no text to continue: give --prompt TEXT or --prompt-file FILE");
+}
+
 absl::Status Generate(const Environment& environment, const GenerateOptions& options) {
-  if (options.prompts.empty()) return absl::InvalidArgumentError("--prompt is missing");
+  ASSIGN_OR_RETURN(const std::vector<std::string> texts_to_continue, ReadPrompts(options));
   ASSIGN_OR_RETURN(TextModel model,
                    ModelFolder::IsModelFolder(options.path)
                        ? OpenFolder(environment.registries, options.path, options.tokenizer)
@@ -331,7 +348,8 @@ absl::Status Generate(const Environment& environment, const GenerateOptions& opt
     return absl::InvalidArgumentError(StrCat("--procs ", options.processes, ": the strategy has ",
                                              Counted(num_devices, "device")));
   }
-  ASSIGN_OR_RETURN(const std::vector<Generator::Tokens> prompts, EncodeAll(model, options.prompts));
+  ASSIGN_OR_RETURN(const std::vector<Generator::Tokens> prompts,
+                   EncodeAll(model, texts_to_continue));
   int64_t longest = 0;
   for (const Generator::Tokens& prompt : prompts) {
     longest = std::max(longest, static_cast<int64_t>(prompt.size()));
@@ -348,8 +366,7 @@ absl::Status Generate(const Environment& environment, const GenerateOptions& opt
     int64_t& context = model.model.config.context;
     context = std::clamp<int64_t>(longest + std::min(sample.num_tokens, context), 1, context);
   }
-  const int64_t slots =
-      std::min<int64_t>(options.slots, static_cast<int64_t>(options.prompts.size()));
+  const int64_t slots = std::min<int64_t>(options.slots, static_cast<int64_t>(prompts.size()));
   const auto num_prompts = static_cast<int64_t>(prompts.size());
   JobMonitor monitor(model.model.model->name, ToString(layout.strategy),
                      (num_prompts + slots - 1) / slots * sample.num_tokens, /*steps_done=*/0);
@@ -368,9 +385,9 @@ absl::Status Generate(const Environment& environment, const GenerateOptions& opt
                    Generator::Start(environment.registries, model.model, slots, longest, layout,
                                     model.parameters));
   // A single text is shown as it is made.
-  const bool is_shown = !options.is_json && options.prompts.size() == 1;
+  const bool is_shown = !options.is_json && prompts.size() == 1;
   Texts texts(model, prompts.size(), options.num_bytes, is_shown ? &environment.out : nullptr);
-  if (is_shown) environment.out << options.prompts[0] << std::flush;
+  if (is_shown) environment.out << texts_to_continue[0] << std::flush;
   std::optional<Watch> watch(std::in_place, environment, monitor, *generator,
                              num_prompts * sample.num_tokens, is_shown);
   ASSIGN_OR_RETURN(const std::vector<Generator::Tokens> made,
@@ -384,7 +401,7 @@ absl::Status Generate(const Environment& environment, const GenerateOptions& opt
     environment.out << Json(model, made, texts.texts(), generator->times());
   } else {
     for (size_t i = 0; i < prompts.size() && !is_shown; ++i) {
-      environment.out << PrintableUtf8(options.prompts[i]) << PrintableUtf8(texts.texts()[i])
+      environment.out << PrintableUtf8(texts_to_continue[i]) << PrintableUtf8(texts.texts()[i])
                       << "\n\n";
     }
     environment.out << std::flush;
@@ -405,11 +422,16 @@ void AddGenerateCommand(CLI::App& app, const Environment& environment, Action* a
                    "model.safetensors and tokenizer.json of a GPT-2 or Llama")
       ->required();
   command
-      ->add_option(
-          "--prompt", options->prompts,
-          "Text to continue (required). May be repeated: the prompts are continued together")
+      ->add_option("--prompt", options->prompts,
+                   "Text to continue. May be repeated: the prompts are continued together")
       ->option_text("TEXT")
-      ->required()
+      ->allow_extra_args(false);
+  command
+      ->add_option(
+          "--prompt-file", options->prompt_files,
+          "File whose whole text, with its last newline, is continued as a further prompt; "
+          "- reads standard input. May be repeated")
+      ->option_text("FILE")
       ->allow_extra_args(false);
   command
       ->add_option("--tokenizer", options->tokenizer,
@@ -443,15 +465,14 @@ void AddGenerateCommand(CLI::App& app, const Environment& environment, Action* a
       ->option_text("N")
       ->check(AtLeast(0));
   command
-      ->add_option(
-          "--strategy", options->strategy,
-          "How the model lies on devices, such as tp=2 (dp=1); auto splits the weights as the "
-          "training did. Any strategy gives the same text, up to rounding")
+      ->add_option("--strategy", options->strategy,
+                   "How the model is split over devices, such as tp=2 (dp=1); auto splits the "
+                   "weights as the training did. Any strategy gives the same text, up to rounding")
       ->option_text("STRATEGY");
   command->add_option("--procs", options->processes, "Processes (1)")
       ->option_text("N")
       ->check(AtLeast(1));
-  command->add_option("--threads", options->threads, "Threads of each device (an even share)")
+  command->add_option("--threads", options->threads, "Threads of each device (an even share of the cores that it may use)")
       ->option_text("N")
       ->check(AtLeast(1));
   command

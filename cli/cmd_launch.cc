@@ -497,7 +497,7 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
       ->add_option(
           "--fanout", options->fanout,
           "With ssh: start at most N hosts from here, and let each of them start at most N "
-          "others, which takes keys there or \"ssh -A\" (0: start all from here)")
+          "others, which needs ssh keys there or \"ssh -A\" (0: start all from here)")
       ->option_text("N")
       ->check(CLI::Range(uint32_t{0}, uint32_t{4096}));
   command
@@ -514,7 +514,7 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
   command
       ->add_option("--probe", options->probe,
                    "Measure the links between the hosts first, and plan for them: yes, no, or auto "
-                   "(auto: where the strategy is looked for, on up to 64 hosts)")
+                   "(auto: if the strategy is auto, on up to 64 hosts)")
       ->option_text("WHEN")
       ->check(CLI::IsMember({"auto", "yes", "no"}));
   command
@@ -540,11 +540,10 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
                    "host of a Slurm step)")
       ->option_text("HOST:PORT");
   command
-      ->add_option(
-          "--key-file", options->member.key_file,
-          "Read the job's key, 64 hexadecimal digits, from this file, on each host (drawn, "
-          "and handed on; of members PENSTOCK_KEY, or drawn by rank 0 and told through "
-          "PMIx)")
+      ->add_option("--key-file", options->member.key_file,
+                   "Read the job's key, 64 hexadecimal digits, from this file, on each host (a "
+                   "random one that is sent to each process; as a member: PENSTOCK_KEY, or a "
+                   "random one that rank 0 publishes through PMIx)")
       ->option_text("FILE");
   command->add_flag("--insecure", options->member.insecure,
                     "Let processes join without TLS, at a loopback address alone");

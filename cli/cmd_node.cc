@@ -147,9 +147,10 @@ void AddNodeCommand(CLI::App& app, const Environment& environment, Action* actio
       ->option_text("N")
       ->check(CLI::Range(int64_t{1}, int64_t{4096}));
   command
-      ->add_option("--pin", options->pinning,
-                   "With --slots: keep each node on cores of its own; where there are fewer, the "
-                   "nodes that share one are neighbours, or taken round-robin")
+      ->add_option(
+          "--pin", options->pinning,
+          "With --slots: keep each node on cores of its own; where there are fewer, a "
+          "core is shared by consecutive ranks (neighbours), or by ranks dealt out in turn")
       ->option_text("neighbours|round-robin")
       ->check(CLI::IsMember({"neighbours", "round-robin"}));
   command
@@ -164,8 +165,8 @@ void AddNodeCommand(CLI::App& app, const Environment& environment, Action* actio
   command
       ->add_option(
           "--through", options->through,
-          "With --below: a word of the program to start agents through, such as --through=ssh "
-          "--through=-T; the host is added")
+          "With --below: one word of the command that starts agents; repeated for each word, as in "
+          "--through=ssh --through=-T. The host name is appended")
       ->option_text("WORD")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

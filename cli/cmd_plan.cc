@@ -15,6 +15,7 @@
 #include "cli/compile_job.h"
 #include "cli/environment.h"
 #include "cli/explain.h"
+#include "cli/fewer_devices.h"
 #include "cli/files.h"
 #include "cli/job.h"
 #include "cli/job_graph.h"
@@ -253,6 +254,9 @@ absl::Status Plan(const Environment& environment, const PlanOptions& options) {
   if (options.has_explanation) StrAppend(&explanation, ExplainPlan(graph, estimate));
   const double search_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
   if (!options.output.empty()) RETURN_IF_ERROR(planner::WritePlan(plan, options.output));
+  std::vector<FewerDevices> fewer;
+  if (options.has_explanation) fewer = TryFewerDevices(environment.registries, job, graph);
+  StrAppend(&explanation, FewerDevicesText(fewer, graph));
 
   if (options.is_json) {
     const planner::PlanCounts counts = planner::Count(plan);
@@ -270,7 +274,10 @@ absl::Status Plan(const Environment& environment, const PlanOptions& options) {
                            {"search_time_s", search_s},
                            {"unasked_gathers", GathersJson(gathers)}};
     json.update(ExplainPlanJson(graph, estimate));
-    if (options.has_explanation) json["explanation"] = explanation;
+    if (options.has_explanation) {
+      json["explanation"] = explanation;
+      json["fewer_devices"] = FewerDevicesJson(fewer, graph);
+    }
     environment.out << DumpJson(json) << "\n";
     return absl::OkStatus();
   }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "CLI/CLI.hpp"
@@ -124,7 +125,14 @@ absl::Status Profile(const Environment& environment, const ProfileOptions& optio
   environment.err << "profile: measures for one to three minutes; what else runs on this machine "
                      "distorts the figures\n"
                   << std::flush;
-  ASSIGN_OR_RETURN(const planner::Cluster cluster, bench::MeasureMachine(profile));
+  PartProgress progress(environment.err, environment.err_is_terminal);
+  profile.on_progress = [&progress](int done, int all, std::string_view next) {
+    progress.Update(done, all, next);
+  };
+  const absl::StatusOr<planner::Cluster> measured = bench::MeasureMachine(profile);
+  progress.Clear();
+  RETURN_IF_ERROR(measured.status());
+  const planner::Cluster& cluster = *measured;
   RETURN_IF_ERROR(WriteTextFile(options.output, planner::FormatCluster(cluster)));
   const double seconds = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
   const planner::DeviceKind& core = cluster.spec().kinds[0];

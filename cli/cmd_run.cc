@@ -163,6 +163,17 @@ absl::Status ProbeHosts(const RunOptions& options, Environment* environment, Job
   return absl::OkStatus();
 }
 
+// A dry run touches no checkpoints, so those of an earlier run are in nobody's way.
+absl::StatusOr<ResumePoint> ResumePointOf(const RunOptions& options, const Job& job,
+                                          const planner::Plan& plan) {
+  absl::StatusOr<ResumePoint> start = FindResumePoint(job, options.resumes, plan);
+  if (!options.is_dry || !absl::IsAlreadyExists(start.status())) return start;
+  ResumePoint begin;
+  begin.note = StrCat(
+      "note: without --dry-run, the job is refused: ", ToStd(start.status().message()), "\n");
+  return begin;
+}
+
 absl::Status Run(const Environment& environment_of_call, const RunOptions& options) {
   Environment given = environment_of_call;
   RecordedLines lines(given.err);
@@ -182,7 +193,7 @@ absl::Status Run(const Environment& environment_of_call, const RunOptions& optio
     ASSIGN_OR_RETURN(checkpoints,
                      Checkpoints::Create(environment, job, program.plan, options.is_json));
   }
-  ASSIGN_OR_RETURN(ResumePoint start, FindResumePoint(job, options.resumes, program.plan));
+  ASSIGN_OR_RETURN(ResumePoint start, ResumePointOf(options, job, program.plan));
   feeds.SetPosition(start.info.step, start.info.sequences);
   if (!job.model.weights.empty() && start.states == nullptr) {
     const absl::StatusOr<ModelFolder> folder =
@@ -274,10 +285,9 @@ void AddRunCommand(CLI::App& app, const Environment& environment, Action* action
                           " events of each device (F.json: a Chrome trace)"))
       ->option_text("FILE");
   command
-      ->add_option(
-          "--trace-every", options->trace_every,
-          "Record the first step and every N-th step after it (1). 0 records none, not even "
-          "the few of which the summary tells the critical path")
+      ->add_option("--trace-every", options->trace_every,
+                   "Record the first step and every N-th step after it (1). 0 records none: the "
+                   "summary then has no critical path")
       ->check(AtLeast(0))
       ->option_text("N");
   command

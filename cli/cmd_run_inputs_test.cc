@@ -81,6 +81,56 @@ TEST_F(CmdRunInputsTest, InputsComeFromFiles) {
   EXPECT_EQ(Losses(run(StrCat("\"", Path("all"), "\""))), same);
 }
 
+TEST_F(CmdRunInputsTest, ARunThatIsResumedOnOtherInputsSaysSo) {
+  const std::string note = "note: the training data is not that of the checkpoint";
+  const std::string job = GraphJob();
+  std::filesystem::create_directories(folder_ / "folder");
+  const auto write = [this](double first) {
+    std::vector<double> rows(36, 1.0);
+    rows[12] = first;
+    ASSERT_TRUE(WriteNpy(Path("rows.npy"), Doubles({12, 3}, rows)).ok());
+    ASSERT_TRUE(WriteNpy(Path("folder/0.npy"), Counting({4, 3})).ok());
+    ASSERT_TRUE(
+        WriteNpy(Path("folder/1.npy"), Doubles({4, 3}, {rows.begin() + 12, rows.begin() + 24}))
+            .ok());
+  };
+  for (const char* source : {"rows.npy", "folder"}) {
+    const auto run = [&](const char* steps, const std::vector<std::string>& more) {
+      std::vector<std::string> words = {
+          "run",
+          job,
+          "--json",
+          "--set",
+          StrCat("data.inputs.x=\"", Path(source), "\""),
+          "--set",
+          StrCat("checkpoint.path=\"", Path(StrCat("checkpoints-", source)), "\""),
+          "--set",
+          StrCat("train.steps=", steps)};
+      words.insert(words.end(), more.begin(), more.end());
+      return Call(words);
+    };
+    write(5);
+    const std::vector<double> all = Losses(
+        Call({"run", job, "--json", "--set", StrCat("data.inputs.x=\"", Path(source), "\"")}));
+    ASSERT_EQ(Losses(run("1", {})).size(), 1u);
+    // The position: one step's values were read.
+    const Outcome shown =
+        Call({"checkpoint", "show", Path(StrCat("checkpoints-", source)), "--json"});
+    ASSERT_EQ(shown.status, 0) << shown.err;
+    EXPECT_EQ(nlohmann::json::parse(shown.out)["metadata"]["sequences"], "1") << shown.out;
+    const Outcome same = run("2", {"--resume"});
+    EXPECT_EQ(Losses(same), std::vector<double>({all[1]})) << source;
+    EXPECT_EQ(same.err.find(note), std::string::npos) << same.err;
+    write(6);  // of the second step
+    const Outcome other = run("3", {"--resume"});
+    EXPECT_EQ(other.status, 0);
+    EXPECT_THAT(other.err, HasSubstr(note)) << source;
+    EXPECT_EQ(run("4", {"--resume"}).err.find(note), std::string::npos) << source;
+    ASSERT_EQ(run("5", {"--resume", "--set", "data.inputs.x=\"random\""}).status, 0);
+    EXPECT_THAT(run("6", {"--resume"}).err, HasSubstr(note)) << source;
+  }
+}
+
 TEST_F(CmdRunInputsTest, InputsWithoutValuesAreRefused) {
   const std::string job = GraphJob();
   ASSERT_TRUE(WriteNpy(Path("bad.npy"), Counting({4, 2})).ok());

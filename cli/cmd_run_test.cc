@@ -120,6 +120,14 @@ TEST_F(CmdRunTest, ATraceTellsTheCriticalPath) {
     EXPECT_GT(seconds, 0);
     EXPECT_LE(seconds, mean["step_time_s"]);
   }
+  ASSERT_EQ(mean["per_step"].size(), 4u);
+  double idle_sum_s = 0;
+  for (const nlohmann::json& one : mean["per_step"]) {
+    ASSERT_TRUE(one["step"] >= 2 && one["step"] <= 5) << one;
+    EXPECT_NEAR(one["step_time_s"], step_times_s[one["step"].get<size_t>()], 1e-8);
+    idle_sum_s += one["idle_s"].get<double>();
+  }
+  EXPECT_NEAR(mean["idle_s"], idle_sum_s / 4, 1e-8);
   EXPECT_NEAR(mean["step_time_s"],
               (step_times_s[2] + step_times_s[3] + step_times_s[4] + step_times_s[5]) / 4, 1e-8);
   EXPECT_NEAR(mean["compute_s"].get<double>() + mean["exposed_communication_s"].get<double>() +
@@ -191,8 +199,21 @@ TEST_F(CmdRunTest, TheReportTellsWorkFromWaiting) {
   EXPECT_THAT(report, HasSubstr("| computing | transferring | waiting | working / predicted |"));
   EXPECT_THAT(report, HasSubstr("## Phases (mean time of one run, steps 1 to 3)"));
   EXPECT_THAT(report, HasSubstr("## Devices"));
-  EXPECT_THAT(report, ::testing::ContainsRegex("collective buffers \\| computing \\|\n.*\n"
-                                               "\\| 0 \\| 0 \\|.* [0-9][0-9]? % \\|\n"));
+  EXPECT_THAT(report,
+              HasSubstr("| collective buffers | computing | transferring | waiting | between "
+                        "phases |\n"));
+  // What a device does adds up to the step.
+  const std::regex shares(
+      "\n\\| (\\d) \\| \\d \\|.* ([0-9.]+) % \\| ([0-9.]+) % \\| ([0-9.]+) % \\| ([0-9.]+) % \\|");
+  int num_devices = 0;
+  for (auto it = std::sregex_iterator(report.begin(), report.end(), shares);
+       it != std::sregex_iterator(); ++it, ++num_devices) {
+    double sum = 0;
+    for (int i = 2; i <= 5; ++i) sum += std::stod((*it)[i]);
+    EXPECT_NEAR(sum, 100, 0.25) << it->str();
+    EXPECT_GT(std::stod((*it)[2]), 0) << it->str();
+  }
+  EXPECT_EQ(num_devices, 4) << report;
   EXPECT_THAT(report, Not(HasSubstr("nan")));
   EXPECT_THAT(report, Not(HasSubstr("validation loss")));
   if (UsableCores() < 4) {

@@ -259,8 +259,8 @@ void AddScheduleCommand(CLI::App& app, const Environment& environment, Action* a
   command
       ->add_option(
           "--memory-limit", options->memory_limit,
-          "Most activations that a stage may keep, in those of one micro-batch through all its "
-          "chunks (0: no limit). zb-1p, zb-2p, zb-v and auto plan within it")
+          "Limit of stored activations of a stage; 1 is what one micro-batch needs in all chunks "
+          "of the stage (0: no limit). zb-1p, zb-2p, zb-v and auto plan within it")
       ->check(NotNegative())
       ->check(CLI::Range(0.0, kMostTime))
       ->option_text("K");

@@ -68,6 +68,7 @@ struct SimulateOptions {
 struct Simulated {
   planner::FoldedPlan plan;
   planner::Machine machine;
+  planner::PolicyRegistry policies;
 };
 
 // What only a job can have.
@@ -101,7 +102,7 @@ absl::StatusOr<Simulated> ReadPlanFile(const Environment& environment,
                                             plan.is_folded() ? plan.kernels : plan.common.kernels));
   ASSIGN_OR_RETURN(planner::Machine machine, MachineOfFile(options, plan.num_devices()));
   environment.err << MemoryNote(machine, plan);
-  return Simulated{std::move(plan), std::move(machine)};
+  return Simulated{std::move(plan), std::move(machine), environment.registries.policies};
 }
 
 absl::StatusOr<Simulated> CompileJob(const Environment& environment,
@@ -124,7 +125,7 @@ absl::StatusOr<Simulated> CompileJob(const Environment& environment,
   ASSIGN_OR_RETURN(planner::Machine machine, MachineOf(job, graph.num_devices));
   ASSIGN_OR_RETURN(const CheckpointCopies copies, CheckpointCopiesOf(job, plan));
   environment.err << MemoryNote(machine, plan, copies);
-  return Simulated{std::move(plan), std::move(machine)};
+  return Simulated{std::move(plan), std::move(machine), std::move(graph.policies)};
 }
 
 absl::Status WritePictures(const SimulateOptions& options, const Simulated& simulated,
@@ -241,10 +242,9 @@ absl::Status Simulate(const Environment& environment, const SimulateOptions& opt
   planner::SimulationOptions simulation_options;
   simulation_options.keeps_events = !options.trace.empty() || !options.svg.empty();
   simulation_options.aggregates = options.aggregates;
-  ASSIGN_OR_RETURN(
-      const planner::Simulation simulation,
-      planner::SimulatePlan(plan, environment.registries.ops, environment.registries.policies,
-                            simulated.machine, simulation_options));
+  ASSIGN_OR_RETURN(const planner::Simulation simulation,
+                   planner::SimulatePlan(plan, environment.registries.ops, simulated.policies,
+                                         simulated.machine, simulation_options));
   const double wall_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
   RETURN_IF_ERROR(WritePictures(options, simulated, simulation));
   planner::ChakraFiles chakra;

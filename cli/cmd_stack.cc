@@ -37,10 +37,10 @@ void AddStackCommand(CLI::App& app, const Environment& environment, Action* acti
   auto options = std::make_shared<StackOptions>();
   CLI::App* command =
       app.add_subcommand("stack", "Print what each device of a running or hanging job waits for.");
-  command->footer(WrapText(std::string("The job goes on undisturbed. ") + kJobAddressHelp +
+  command->footer(WrapText(std::string("The job is not interrupted. ") + kJobAddressHelp +
                                "\n\nA device is printed below the one that it waits for; the root "
                                "of a chain is the device to look at: it runs, its process does not "
-                               "answer, or nothing was handed to it.",
+                               "answer, or it has no step to run.",
                            kHelpColumns, 0));
   command->add_option("ADDRESS", options->address, "Job (the only one on this host)");
   command

@@ -12,10 +12,12 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/cleanup/cleanup.h"
+#include "absl/time/time.h"
 #include "cli/environment.h"
 #include "cli/help_text.h"
 #include "cli/job_status_text.h"
 #include "cli/status_sockets.h"
+#include "fmt/format.h"
 
 #include "actors/cluster/status_client.h"
 #include "base/status_macros.h"
@@ -24,9 +26,8 @@
 namespace penstock::cli {
 namespace {
 
-// Between two looks, and before the one of --once.
-constexpr timespec kInterval = {1, 0};
-constexpr timespec kOnceInterval = {0, 300'000'000};
+// Between two looks; that of --once depends on the job.
+constexpr double kIntervalSeconds = 1;
 // Lines above and below the devices.
 constexpr int kOtherLines = 10;
 
@@ -59,7 +60,8 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   // Whether a signal came within `interval`.
-  bool Wait(const timespec& interval) const {
+  bool Wait(double seconds) const {
+    const timespec interval = absl::ToTimespec(absl::Seconds(seconds));
     return sigtimedwait(&signals_, nullptr, &interval) > 0;
   }
 
@@ -81,6 +83,13 @@ std::string OnScreen(const std::string& text) {
   return screen + kEndOfScreen;
 }
 
+// What the figures of --once are of.
+std::string IntervalLine(const actors::JobStatus& before, const actors::JobStatus& now) {
+  const double seconds = SecondsBetween(before, now);
+  if (seconds <= 0) return "\nBUSY and rates: n/a, no device has answered twice\n";
+  return fmt::format("\nBUSY and rates: over the last {:.1f} s; -: n/a\n", seconds);
+}
+
 absl::Status ShowStates(const Environment& environment, const TopOptions& options) {
   const StopSignals signals;
   ASSIGN_OR_RETURN(const std::unique_ptr<actors::StatusClient> client,
@@ -98,7 +107,7 @@ absl::Status ShowStates(const Environment& environment, const TopOptions& option
   bool has_before = false;
   actors::JobStatus now = before;
   if (options.is_once) {
-    if (signals.Wait(kOnceInterval)) return absl::OkStatus();
+    if (signals.Wait(SecondsForRates(before))) return absl::OkStatus();
     ASSIGN_OR_RETURN(now, ask());
     has_before = true;
   }
@@ -112,11 +121,12 @@ absl::Status ShowStates(const Environment& environment, const TopOptions& option
       if (is_terminal) (void)ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
       const int rows = size.ws_row > 0 ? std::max(size.ws_row - kOtherLines, 1) : 0;
       std::string text = TopText(now, earlier, rows, size.ws_col);
+      if (options.is_once && !now.devices.empty()) StrAppend(&text, IntervalLine(before, now));
       if (is_terminal) text = OnScreen(StrCat(text, error, "\nCtrl-C ends this; the job goes on"));
       environment.out << text << std::flush;
     }
     if (options.is_once || !environment.out) return absl::OkStatus();
-    if (signals.Wait(kInterval)) return absl::OkStatus();
+    if (signals.Wait(kIntervalSeconds)) return absl::OkStatus();
     absl::StatusOr<actors::JobStatus> next = ask();
     if (absl::IsUnavailable(next.status())) break;
     if (next.ok()) {
@@ -155,7 +165,9 @@ void AddTopCommand(CLI::App& app, const Environment& environment, Action* action
       ->add_option("--key-file", options->key_file,
                    "Read the job's key from this file (the environment variable PENSTOCK_KEY)")
       ->option_text("FILE");
-  command->add_flag("--once", options->is_once, "Print one table and exit");
+  command->add_flag("--once", options->is_once,
+                    "Look twice, 0.3 to 5 seconds apart so that micro-batches end meanwhile, print "
+                    "one table with the rates of that time, and exit");
   command->add_flag("--json", options->is_json, "Print one JSON object a second");
   command->callback([options, &environment, action] {
     *action = [options, &environment] { return ShowStates(environment, *options); };

@@ -770,6 +770,31 @@ TEST_F(CommandLineTest, ThePredictionKnowsHostsAndCores) {
   EXPECT_GT(step("dp=2", {"cluster.threads=1024"}), 0.95 * step("dp=1", {"cluster.threads=1024"}));
 }
 
+// A model so small that links take longer than one device computes, and one that is not.
+TEST_F(CommandLineTest, ExplanationsSayWhereFewerDevicesWouldDo) {
+  const auto plan = [&](std::vector<std::string> more) {
+    std::vector<std::string> call = {"plan", Path("job.toml"), "--strategy", "auto", "--explain"};
+    call.insert(call.end(), more.begin(), more.end());
+    const Outcome outcome = Call(call);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return outcome.out;
+  };
+  const std::vector<std::string> small = {"--cluster", "cpu-ethernet:2"};
+  EXPECT_THAT(plan(small), HasSubstr("fewer devices: 1 device is as fast: dp=1,tp=1,pp=1, "));
+  std::vector<std::string> large = small;
+  for (const char* const key : {"model.width=512", "model.context=128", "train.batch=64"}) {
+    large.insert(large.end(), {"--set", key});
+  }
+  EXPECT_THAT(plan(large), ::testing::ContainsRegex(
+                               "fewer devices: 2 devices would take [12]\\.[0-9]+ times as long"));
+  large.push_back("--json");
+  const nlohmann::json json = nlohmann::json::parse(plan(large));
+  ASSERT_EQ(json["fewer_devices"].size(), 1u);
+  EXPECT_EQ(json["fewer_devices"][0]["devices"], 2);
+  EXPECT_EQ(json["fewer_devices"][0]["as_fast"], false);
+  EXPECT_GT(json["fewer_devices"][0]["step_s"], json["predicted_step_time_s"]);
+}
+
 TEST_F(CommandLineTest, AutoChoosesForTheClusterAndExplains) {
   const auto plan = [&](std::vector<std::string> more) {
     std::vector<std::string> call = {"plan", Path("job.toml"), "--strategy", "auto"};

@@ -32,8 +32,28 @@ std::string DescribeGpu(const kernels::Gpu& gpu, size_t index) {
 // "13.0"
 std::string Version(int version) { return StrCat(version / 1000, ".", version % 1000 / 10); }
 
-std::string ThroughHost(std::string_view why) {
-  return StrCat("what the GPUs exchange goes through the memory of the host: ", why);
+// What all processes need; `gpus` are those of this machine, if the job has GPUs.
+absl::StatusOr<DeviceSource> FindDevicesOf(const DeviceList& devices,
+                                           std::vector<kernels::Gpu>* gpus) {
+  DeviceSource source;
+  if (devices.IsAll("cpu")) return source;
+  source.max_memory_bytes = MachineMemoryBytes();
+  if (devices.Has("cuda")) {
+    const kernels::GpuSystem system = kernels::FindGpus();
+    RETURN_IF_ERROR(system.status);
+    *gpus = system.gpus;
+    for (const kernels::Gpu& gpu : system.gpus) source.max_memory_bytes += gpu.memory_bytes;
+  }
+  source.create = [devices, num_gpus = static_cast<uint32_t>(gpus->size())](
+                      uint32_t index) -> absl::StatusOr<std::unique_ptr<Device>> {
+    const std::string& kind = devices.KindOf(index);
+    if (kind == "cuda") {
+      return kernels::CreateCudaDevice(static_cast<int>(devices.IndexInKind(index) % num_gpus));
+    }
+    if (kind == "emulated") return EmulatedDevice::Create({.seed = index});
+    return nullptr;
+  };
+  return source;
 }
 
 }  // namespace
@@ -86,52 +106,60 @@ absl::StatusOr<planner::KernelTraitsOf> TraitsOf(const Registries& registries,
       });
 }
 
-std::string HostCollectivesNote(const DeviceList& devices, size_t num_devices, size_t num_gpus,
-                                bool is_one_process) {
-  if (!devices.IsAll("cuda")) {
-    return ThroughHost("NCCL joins GPUs alone, and the job has devices of other kinds");
+std::string CollectivesNote(const absl::StatusOr<std::string>& communicators) {
+  if (communicators.ok()) {
+    return StrCat("collectives of the GPUs go through ", *communicators,
+                  ", messages through the host");
   }
-  if (!is_one_process) {
-    return ThroughHost("NCCL is not yet used between processes; cluster.processes = 1 uses it");
-  }
-  if (num_devices > num_gpus) {
-    return ThroughHost(StrCat("NCCL wants a GPU for each device, and ",
-                              Counted(static_cast<int64_t>(num_devices), "device"), " share ",
-                              Counted(static_cast<int64_t>(num_gpus), "GPU")));
-  }
-  return "";
+  return StrCat("what the GPUs exchange goes through the memory of the host: ",
+                ToStd(communicators.status().message()));
 }
 
-absl::StatusOr<DeviceSource> FindDevices(const DeviceList& devices, size_t num_devices,
-                                         bool is_one_process) {
-  DeviceSource source;
-  if (devices.IsAll("cpu")) return source;
-  source.max_memory_bytes = MachineMemoryBytes();
-  uint32_t num_gpus = 0;
-  if (devices.Has("cuda")) {
-    const kernels::GpuSystem system = kernels::FindGpus();
-    RETURN_IF_ERROR(system.status);
-    num_gpus = static_cast<uint32_t>(system.gpus.size());
-    for (const kernels::Gpu& gpu : system.gpus) source.max_memory_bytes += gpu.memory_bytes;
+absl::Status CheckGpuCollectives(const DeviceList& devices, size_t num_devices, size_t num_gpus) {
+  if (!devices.IsAll("cuda")) {
+    return absl::FailedPreconditionError(
+        "NCCL joins GPUs alone, and the job has devices of other kinds");
   }
-  if (devices.Has("cuda") && num_devices > 1) {
-    source.collectives_note = HostCollectivesNote(devices, num_devices, num_gpus, is_one_process);
-    if (source.collectives_note.empty()) {
-      absl::StatusOr<transport::CommunicatorFactory> factory = transport::CreateNcclCommunicators();
-      source.collectives_note =
-          factory.ok() ? "collectives of the GPUs go through NCCL, messages through the host"
-                       : ThroughHost(ToStd(factory.status().message()));
-      if (factory.ok()) source.create_communicator = *std::move(factory);
-    }
+  if (num_devices > num_gpus) {
+    return absl::FailedPreconditionError(
+        StrCat("NCCL wants a GPU for each device, and ",
+               Counted(static_cast<int64_t>(num_devices), "device"), " share ",
+               Counted(static_cast<int64_t>(num_gpus), "GPU")));
   }
-  source.create = [devices, num_gpus](uint32_t index) -> absl::StatusOr<std::unique_ptr<Device>> {
-    const std::string& kind = devices.KindOf(index);
-    if (kind == "cuda") {
-      return kernels::CreateCudaDevice(static_cast<int>(devices.IndexInKind(index) % num_gpus));
-    }
-    if (kind == "emulated") return EmulatedDevice::Create({.seed = index});
-    return nullptr;
-  };
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DeviceSource> FindDevices(const DeviceList& devices, size_t num_devices) {
+  std::vector<kernels::Gpu> gpus;
+  ASSIGN_OR_RETURN(DeviceSource source, FindDevicesOf(devices, &gpus));
+  if (!devices.Has("cuda") || num_devices < 2) return source;
+  absl::Status status = CheckGpuCollectives(devices, num_devices, gpus.size());
+  if (status.ok()) {
+    absl::StatusOr<transport::CommunicatorFactory> factory = transport::CreateNcclCommunicators();
+    status = factory.status();
+    if (factory.ok()) source.create_communicator = *std::move(factory);
+  }
+  source.collectives_note =
+      CollectivesNote(status.ok() ? absl::StatusOr<std::string>(DescribeNccl()) : status);
+  return source;
+}
+
+absl::StatusOr<DeviceSource> FindNodeDevices(const DeviceList& devices) {
+  std::vector<kernels::Gpu> gpus;
+  ASSIGN_OR_RETURN(DeviceSource source, FindDevicesOf(devices, &gpus));
+  if (!devices.IsAll("cuda")) {
+    source.no_communicators = ToStd(CheckGpuCollectives(devices, 0, 0).message());
+    return source;
+  }
+  std::vector<std::string> ids;
+  for (const kernels::Gpu& gpu : gpus) ids.push_back(gpu.id);
+  auto communicators = transport::CreateNcclSource(
+      [ids = std::move(ids)](uint32_t index) { return ids[index % ids.size()]; });
+  if (communicators.ok()) {
+    source.communicators = *std::move(communicators);
+  } else {
+    source.no_communicators = ToStd(communicators.status().message());
+  }
   return source;
 }
 
@@ -154,8 +182,7 @@ std::vector<std::string> DescribeDevices(std::string_view kind) {
 std::string DescribeNccl() {
   const transport::NcclSystem nccl = transport::FindNccl();
   if (!nccl.status.ok()) return StrCat("no NCCL: ", ToStd(nccl.status.message()));
-  return StrCat("NCCL ", nccl.version / 10000, ".", nccl.version / 100 % 100, ".",
-                nccl.version % 100);
+  return transport::NcclName(nccl.version);
 }
 
 absl::StatusOr<planner::DeviceKind> PlannedDevice(std::string_view kind, int64_t num_threads,

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,17 +40,23 @@ struct DeviceSource {
   uint64_t max_memory_bytes = 0;  // of all devices and of the host
   // By which the devices run their collectives themselves; null: the host runs them.
   transport::CommunicatorFactory create_communicator;
+  // The same of a node, for collectives with devices of other processes, and why there is none.
+  std::shared_ptr<transport::CommunicatorSource> communicators;
+  std::string no_communicators;
   // Of GPUs that exchange data: by what their collectives go, and why not by NCCL; else empty.
   std::string collectives_note;
 };
-// Why the host runs the collectives of a job with GPUs among its devices, whether or not there is
-// NCCL; empty: NCCL can run them.
-std::string HostCollectivesNote(const DeviceList& devices, size_t num_devices, size_t num_gpus,
-                                bool is_one_process);
-// For a job with `num_devices`. An error where this machine has no such device. GPUs run their
-// collectives where one process has all devices, each of them a GPU of its own, and there is NCCL.
-absl::StatusOr<DeviceSource> FindDevices(const DeviceList& devices, size_t num_devices,
-                                         bool is_one_process);
+// What a job tells its user: through what its GPUs run their collectives themselves, or why the
+// host runs them.
+std::string CollectivesNote(const absl::StatusOr<std::string>& communicators);
+// Why the host runs the collectives of a job with GPUs among its devices in one process, whether or
+// not there is NCCL; OK: NCCL can run them.
+absl::Status CheckGpuCollectives(const DeviceList& devices, size_t num_devices, size_t num_gpus);
+// Of a process that has all `num_devices` of a job. An error where this machine has no such device.
+// GPUs run their collectives where each device is a GPU of its own and there is NCCL.
+absl::StatusOr<DeviceSource> FindDevices(const DeviceList& devices, size_t num_devices);
+// Of a process that has some devices of a job: a node. It is told which as a session starts.
+absl::StatusOr<DeviceSource> FindNodeDevices(const DeviceList& devices);
 
 // Lines about the devices of the kind in this machine, or why there is none.
 std::vector<std::string> DescribeDevices(std::string_view kind);

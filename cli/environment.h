@@ -102,7 +102,7 @@ absl::Status LoadPlugin(const Environment& environment, const std::string& path)
 
 // Runs the command line (without the program's name) and returns the exit status: 0 done; 2 usage,
 // configuration or bad input; what a shell would say of a process of the job that was lost; 69 if
-// the processes of a job did not come together; 124 at the end of a --timeout; 1 any other failure
+// not all processes joined in time; 124 at the end of a --timeout; 1 any other failure
 // while running.
 int RunCommandLine(const Environment& environment, absl::Span<const std::string> arguments);
 

@@ -25,6 +25,8 @@ namespace {
 constexpr int64_t kHeldOutEvery = 10;
 constexpr size_t kMaxBytes = size_t{4} << 30;
 constexpr size_t kReadBytes = size_t{1} << 20;
+// Of a mapped file, between two parts that have been checked and are given back.
+constexpr size_t kReleaseBytes = size_t{16} << 20;
 
 absl::Status Refuse(std::string_view place, const std::string& what) {
   return absl::InvalidArgumentError(StrCat(place, ": ", what));
@@ -40,8 +42,12 @@ absl::Status Divide(Examples* examples) {
   return Refuse(examples->source, "holds no examples");
 }
 
-// The whole file, decompressed if it begins as gzip does.
-absl::StatusOr<std::string> ReadCompressed(const std::string& path) {
+bool IsCompressed(absl::Span<const uint8_t> bytes) {
+  return bytes.size() >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b;  // as gzip begins
+}
+
+// The whole file, decompressed.
+absl::StatusOr<std::string> Decompress(const std::string& path) {
   errno = 0;
   gzFile const file = gzopen(path.c_str(), "rb");
   if (file == nullptr) {
@@ -108,6 +114,7 @@ class CsvLine {
     });
   }
 
+  // Checks all numbers, and adds the label.
   absl::Status AddTo(bool label_is_last, double scale, Examples* examples) const {
     const size_t label = label_is_last ? fields_.size() - 1 : 0;
     for (size_t i = 0; i < fields_.size(); ++i) {
@@ -118,13 +125,9 @@ class CsvLine {
       if (i == label) {
         if (!IsLabel(number)) return Refuse(Place(i), StrCat(kLabel, Shortened(fields_[i])));
         examples->labels.push_back(static_cast<int32_t>(number));
-        continue;
-      }
-      const auto value = static_cast<float>(number * scale);
-      if (!std::isfinite(value)) {
+      } else if (!std::isfinite(static_cast<float>(number * scale))) {
         return Refuse(Place(i), StrCat(Shortened(fields_[i]), " is no finite number in f32"));
       }
-      examples->values.push_back(value);
     }
     return absl::OkStatus();
   }
@@ -191,18 +194,34 @@ absl::StatusOr<Examples> ReadNpyExamples(const std::string& images, const std::s
   return examples;
 }
 
-absl::StatusOr<Examples> ParseCsvExamples(std::string_view text, std::string_view name,
-                                          bool label_is_last, double scale) {
+namespace {
+
+// The line that begins at `begin`, without its end.
+std::string_view LineAt(std::string_view text, size_t begin) {
+  std::string_view line = text.substr(begin, text.find('\n', begin) - begin);
+  if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  return line;
+}
+
+// Checks the text once from its beginning to its end.
+absl::StatusOr<Examples> IndexRows(std::shared_ptr<CsvRows> rows, std::string_view name,
+                                   double scale) {
   Examples examples;
   examples.source = std::string(name);
+  examples.scale = scale;
+  const std::string_view text = rows->text;
   int64_t number = 0;
   size_t num_fields = 0;
+  size_t released = 0;
   for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    std::string_view content = text.substr(begin, end - begin);
-    begin = end + 1;
+    const size_t line_begin = begin;
+    begin = std::min(text.find('\n', begin), text.size()) + 1;
     ++number;
-    if (!content.empty() && content.back() == '\r') content.remove_suffix(1);
+    if (rows->file != nullptr && begin - released > kReleaseBytes) {
+      rows->file->Release(released, line_begin - released);
+      released = line_begin;
+    }
+    const std::string_view content = LineAt(text, line_begin);
     if (content.empty()) continue;
     const CsvLine line(content, name, number);
     if (num_fields == 0 && number == 1 && line.HasNoNumber()) continue;
@@ -216,34 +235,75 @@ absl::StatusOr<Examples> ParseCsvExamples(std::string_view text, std::string_vie
           StrCat("this row has ", Counted(static_cast<int64_t>(line.fields().size()), "field"),
                  "; the ones before have ", num_fields));
     }
-    RETURN_IF_ERROR(line.AddTo(label_is_last, scale, &examples));
+    RETURN_IF_ERROR(line.AddTo(rows->label_is_last, scale, &examples));
+    rows->begins.push_back(static_cast<int64_t>(line_begin));
   }
+  if (rows->file != nullptr) rows->file->Release(released, text.size() - released);
   examples.row_size = static_cast<int64_t>(num_fields) - 1;
+  examples.csv = std::move(rows);
   RETURN_IF_ERROR(Divide(&examples));
   return examples;
 }
 
-absl::StatusOr<Examples> ReadCsvExamples(const std::string& path, bool label_is_last,
-                                         double scale) {
-  ASSIGN_OR_RETURN(const std::string text, ReadCompressed(path));
-  return ParseCsvExamples(text, path, label_is_last, scale);
+}  // namespace
+
+absl::StatusOr<Examples> ParseCsvExamples(std::string text, std::string_view name,
+                                          bool label_is_last, double scale) {
+  auto rows = std::make_shared<CsvRows>();
+  rows->decompressed = std::move(text);
+  rows->text = rows->decompressed;
+  rows->label_is_last = label_is_last;
+  return IndexRows(std::move(rows), name, scale);
 }
 
-void Examples::ReadRow(int64_t row, absl::Span<float> to) const {
+absl::StatusOr<Examples> ReadCsvExamples(const std::string& path, bool label_is_last,
+                                         double scale) {
+  ASSIGN_OR_RETURN(std::shared_ptr<const MappedFile> file, MappedFile::Open(path));
+  if (IsCompressed(file->bytes())) {
+    ASSIGN_OR_RETURN(std::string text, Decompress(path));
+    return ParseCsvExamples(std::move(text), path, label_is_last, scale);
+  }
+  auto rows = std::make_shared<CsvRows>();
+  rows->text = file->text();
+  rows->file = std::move(file);
+  rows->label_is_last = label_is_last;
+  return IndexRows(std::move(rows), path, scale);
+}
+
+absl::Status Examples::ReadRow(int64_t row, absl::Span<float> to) const {
   if (images != nullptr) {
     images->Read(row * row_size, scale, to.subspan(0, static_cast<size_t>(row_size)));
-    return;
+    return absl::OkStatus();
   }
-  const float* from = values.data() + row * row_size;
-  std::copy(from, from + row_size, to.begin());
+  std::string_view rest =
+      LineAt(csv->text, static_cast<size_t>(csv->begins[static_cast<size_t>(row)]));
+  const int64_t label = csv->label_is_last ? row_size : 0;
+  for (int64_t i = 0, value = 0; i <= row_size; ++i) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    double number = 0;
+    if ((i < row_size) != (comma < rest.size()) || !ParseNumber(rest.substr(0, comma), &number)) {
+      return absl::UnavailableError(
+          StrCat(source, ": example ", row + 1,
+                 " is no longer what it was when the file was checked: another program has changed "
+                 "it"));
+    }
+    if (i != label) to[static_cast<size_t>(value++)] = static_cast<float>(number * scale);
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  return absl::OkStatus();
 }
 
 std::vector<float> Examples::FirstValues(int64_t most) const {
-  std::vector<float> first(static_cast<size_t>(std::min(most, num_rows() * row_size)));
+  const int64_t count = std::min(most, num_rows() * row_size);
+  std::vector<float> first(static_cast<size_t>(count));
   if (images != nullptr) {
     images->Read(0, scale, absl::MakeSpan(first));
-  } else {
-    std::copy_n(values.begin(), first.size(), first.begin());
+    return first;
+  }
+  std::vector<float> values(static_cast<size_t>(row_size));
+  for (int64_t begin = 0; begin < count; begin += row_size) {
+    if (!ReadRow(begin / row_size, absl::MakeSpan(values)).ok()) break;
+    std::copy_n(values.begin(), std::min(row_size, count - begin), first.begin() + begin);
   }
   return first;
 }
@@ -269,7 +329,7 @@ absl::StatusOr<actors::Feeds> ExampleFeeds(const Examples& examples,
           *to++ = static_cast<T>(examples.labels[static_cast<size_t>(row)]);
           continue;
         }
-        examples.ReadRow(row, absl::MakeSpan(pixels));
+        RETURN_IF_ERROR(examples.ReadRow(row, absl::MakeSpan(pixels)));
         to = std::transform(pixels.begin(), pixels.end(), to,
                             [](float value) { return static_cast<T>(value); });
       }

@@ -9,10 +9,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "cli/mapped_file.h"
 #include "cli/npy.h"
 
 #include "actors/session/session.h"
@@ -21,20 +24,35 @@
 
 namespace penstock::cli {
 
+// The lines of a CSV file that hold examples. The numbers are read from the text when a row is
+// needed: a line takes 8 bytes of memory beside the file, which is mapped.
+struct CsvRows {
+  CsvRows() = default;
+  CsvRows(const CsvRows&) = delete;  // `text` may refer to it
+  CsvRows& operator=(const CsvRows&) = delete;
+
+  std::string_view text = {};
+  std::shared_ptr<const MappedFile> file = nullptr;  // that holds the text; null: `decompressed`
+  std::string decompressed = {};
+  std::vector<int64_t> begins = {};  // of each row in the text
+  bool label_is_last = false;
+};
+
 struct Examples {
   std::string source;  // names the data in messages
   int64_t row_size = 0;
-  std::vector<float> values;  // row after row; empty: they are those of `images`
-  std::shared_ptr<const NpyFile> images = nullptr;
-  double scale = 1;  // of those
+  std::shared_ptr<const CsvRows> csv = nullptr;     // null: rows are those of `images`
+  std::shared_ptr<const NpyFile> images = nullptr;  // likewise
+  double scale = 1;                                 // of all values
   std::vector<int32_t> labels;
   // Numbers of rows.
   std::vector<int64_t> train;
   std::vector<int64_t> held_out;
 
   int64_t num_rows() const { return static_cast<int64_t>(labels.size()); }
-  // The values of a row. REQUIRES: `to` has room for a row.
-  void ReadRow(int64_t row, absl::Span<float> to) const;
+  // The values of a row. An error: another program has changed the file. REQUIRES: `to` has room
+  // for a row.
+  absl::Status ReadRow(int64_t row, absl::Span<float> to) const;
   // The first values, at most `most`.
   std::vector<float> FirstValues(int64_t most) const;
 };
@@ -45,13 +63,16 @@ struct Examples {
 absl::StatusOr<Examples> ReadNpyExamples(const std::string& images, const std::string& labels,
                                          double scale);
 
-// From a CSV file, which may be compressed by gzip: a row of numbers, separated by commas, of which
-// the first or the last one is the label. A first line without any number is skipped, and so are
-// empty lines. Errors begin with PATH:LINE:COLUMN; the column counts characters from 1.
+// From a CSV file: a row of numbers, separated by commas, of which the first or the last one is the
+// label. A first line without any number is skipped, and so are empty lines. All numbers are
+// checked here, once. Errors begin with PATH:LINE:COLUMN; the column counts characters from 1.
+//
+// The file is mapped into memory, and may be larger than it. One that is compressed by gzip is
+// decompressed into memory.
 absl::StatusOr<Examples> ReadCsvExamples(const std::string& path, bool label_is_last, double scale);
 
 // The same from text; `name` names it in errors.
-absl::StatusOr<Examples> ParseCsvExamples(std::string_view text, std::string_view name,
+absl::StatusOr<Examples> ParseCsvExamples(std::string text, std::string_view name,
                                           bool label_is_last, double scale);
 
 // The row that is the n-th example of the run. An epoch visits each training row once, in a

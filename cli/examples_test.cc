@@ -29,19 +29,31 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string ErrorOf(std::string_view text, bool label_is_last = false) {
-  const auto examples = ParseCsvExamples(text, "d.csv", label_is_last, 1);
+  const auto examples = ParseCsvExamples(std::string(text), "d.csv", label_is_last, 1);
   return examples.ok() ? "" : std::string(ToStd(examples.status().message()));
+}
+
+std::vector<float> ValuesOf(const Examples& examples) {
+  std::vector<float> values;
+  std::vector<float> row(static_cast<size_t>(examples.row_size));
+  for (int64_t i = 0; i < examples.num_rows(); ++i) {
+    EXPECT_TRUE(examples.ReadRow(i, absl::MakeSpan(row)).ok());
+    values.insert(values.end(), row.begin(), row.end());
+  }
+  return values;
 }
 
 TEST(CsvExamplesTest, RowsAreReadWithTheLabelAtEitherEnd) {
   const auto first = ParseCsvExamples("label,a,b\n1,2.5,-3e1\r\n\n0, 4 ,+5\n", "d.csv", false, 2);
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(first->row_size, 2);
-  EXPECT_THAT(first->values, ElementsAre(5, -60, 8, 10));
+  EXPECT_THAT(ValuesOf(*first), ElementsAre(5, -60, 8, 10));
+  EXPECT_THAT(first->FirstValues(3), ElementsAre(5, -60, 8));
+  EXPECT_THAT(first->FirstValues(9), ElementsAre(5, -60, 8, 10));
   EXPECT_THAT(first->labels, ElementsAre(1, 0));
   const auto last = ParseCsvExamples("2.5,-30,1\n4,5,0", "d.csv", true, 1);
   ASSERT_TRUE(last.ok()) << last.status();
-  EXPECT_THAT(last->values, ElementsAre(2.5, -30, 4, 5));
+  EXPECT_THAT(ValuesOf(*last), ElementsAre(2.5, -30, 4, 5));
   EXPECT_THAT(last->labels, ElementsAre(1, 0));
 }
 
@@ -75,6 +87,49 @@ TEST(CsvExamplesTest, EveryTenthRowIsHeldOutAndTheOthersAreVisitedOnceAnEpoch) {
   }
 }
 
+// Beside the file, memory holds a label and a place for each row.
+TEST(CsvExamplesTest, RowsAreReadFromTheMappedFile) {
+  const testing::TempFolder folder;
+  const std::string path = (folder.path() / "d.csv").string();
+  constexpr int64_t kRows = 8000;
+  constexpr int64_t kRowSize = 1000;
+  const auto number = [](int64_t row, int64_t i) { return 100 + (row * 7 + i) % 900; };
+  int64_t num_bytes = 0;
+  std::ofstream file(path);
+  for (int64_t row = 0; row < kRows; ++row) {
+    std::string line = StrCat(row % 3);
+    for (int64_t i = 0; i < kRowSize; ++i) StrAppend(&line, ",", number(row, i));
+    file << line << "\n";
+    num_bytes += static_cast<int64_t>(line.size()) + 1;
+  }
+  file.close();
+  ASSERT_GT(num_bytes, 30'000'000);
+  const int64_t before = testing::AnonymousBytes();
+  const auto examples = ReadCsvExamples(path, false, 0.5);
+  ASSERT_TRUE(examples.ok()) << examples.status();
+  ASSERT_EQ(examples->num_rows(), kRows);
+  std::vector<float> values(kRowSize);
+  for (int64_t n = 0; n < kRows; ++n) {
+    const int64_t row = n < 7200 ? TrainingRow(*examples, n, 3) : n;
+    ASSERT_TRUE(examples->ReadRow(row, absl::MakeSpan(values)).ok());
+    for (const int64_t i : {int64_t{0}, kRowSize / 2, kRowSize - 1}) {
+      ASSERT_EQ(values[static_cast<size_t>(i)], 0.5F * static_cast<float>(number(row, i))) << row;
+    }
+    ASSERT_EQ(examples->labels[static_cast<size_t>(row)], row % 3);
+  }
+  EXPECT_LT(testing::AnonymousBytes() - before, num_bytes / 16);
+
+  std::ofstream(path, std::ios::app) << "1,x\n";
+  EXPECT_EQ(ToStd(ReadCsvExamples(path, false, 1).status().message()),
+            StrCat(path, ":8001:3: this row has 2 fields; the ones before have 1001"));
+  // A row that has changed since it was checked is not taken for numbers.
+  std::ofstream(path, std::ios::in | std::ios::out).seekp(5) << "x";
+  EXPECT_EQ(ToStd(examples->ReadRow(0, absl::MakeSpan(values)).message()),
+            StrCat(path,
+                   ": example 1 is no longer what it was when the file was checked: another "
+                   "program has changed it"));
+}
+
 TEST(NpyExamplesTest, ImagesAreReadFromTheMappedFile) {
   const testing::TempFolder folder;
   constexpr int64_t kRows = 3000;
@@ -95,7 +150,7 @@ TEST(NpyExamplesTest, ImagesAreReadFromTheMappedFile) {
   EXPECT_LT(testing::AnonymousBytes() - before, pixels.num_elements() / 8);
   EXPECT_EQ(examples->row_size, kRowSize);
   std::vector<float> row(kRowSize);
-  examples->ReadRow(2999, absl::MakeSpan(row));
+  ASSERT_TRUE(examples->ReadRow(2999, absl::MakeSpan(row)).ok());
   for (int64_t i = 0; i < kRowSize; ++i) {
     ASSERT_EQ(row[static_cast<size_t>(i)], static_cast<float>((2999 * kRowSize + i) % 253) * 0.5F);
   }

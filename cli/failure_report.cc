@@ -73,11 +73,12 @@ std::string ResumeCommand(const JobCommand& command) {
   return text;
 }
 
-std::string ResumeHint(const std::string& checkpoint_folder, const std::string& working_folder,
-                       const std::string& host, const JobCommand& command) {
+std::string ResumeHint(const std::string& checkpoint_folder, bool is_certain,
+                       const std::string& working_folder, const std::string& host,
+                       const JobCommand& command) {
   if (checkpoint_folder.empty()) return "";
   return StrCat("continue from the last checkpoint in ", checkpoint_folder, ", on ", host,
-                ", with: cd ", Word(working_folder), " && ", ResumeCommand(command));
+                is_certain ? "" : ", if one was written", ", with: cd ", Word(working_folder), " && ", ResumeCommand(command));
 }
 
 }  // namespace penstock::cli

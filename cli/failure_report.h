@@ -50,9 +50,10 @@ std::string ResumeCommand(const JobCommand& command);
 
 // What a node or the user is told: "continue from the last checkpoint in FOLDER, on HOST, with: cd
 // ... && penstock run ... --resume". `checkpoint_folder` is where it is written; empty: nothing is
-// said.
-std::string ResumeHint(const std::string& checkpoint_folder, const std::string& working_folder,
-                       const std::string& host, const JobCommand& command);
+// said. `is_certain`: whether one is there; else the hint says "if one was written".
+std::string ResumeHint(const std::string& checkpoint_folder, bool is_certain,
+                       const std::string& working_folder, const std::string& host,
+                       const JobCommand& command);
 
 }  // namespace penstock::cli
 

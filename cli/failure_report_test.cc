@@ -48,10 +48,13 @@ TEST(ResumeCommandTest, CallsTheProgramAsTheUserHas) {
 
 TEST(ResumeHintTest, NamesTheFolderAndTheHost) {
   const JobCommand command = {.arguments = {"run", "job.toml"}};
-  EXPECT_EQ(ResumeHint("/ckpt", "/home/me", "a", command),
+  EXPECT_EQ(ResumeHint("/ckpt", true, "/home/me", "a", command),
             "continue from the last checkpoint in /ckpt, on a, with: cd /home/me && penstock run "
             "job.toml --resume");
-  EXPECT_EQ(ResumeHint("", "/home/me", "a", command), "");
+  EXPECT_EQ(ResumeHint("/ckpt", false, "/home/me", "a", command),
+            "continue from the last checkpoint in /ckpt, on a, if one was written, with: cd "
+            "/home/me && penstock run job.toml --resume");
+  EXPECT_EQ(ResumeHint("", true, "/home/me", "a", command), "");
 }
 
 }  // namespace

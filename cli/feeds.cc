@@ -307,17 +307,22 @@ std::string StepFeeds::Fingerprint() const {
   const auto digest = [](absl::Span<const uint8_t> bytes) {
     return fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size()));
   };
+  std::vector<std::string> parts;
   if (corpus_ != nullptr) {
     const TokenSpan train = corpus_->train_tokens();
-    return StrCat(train.size(), " tokens ", digest(train.Head(kHead)));
+    parts.push_back(StrCat(train.size(), " tokens ", digest(train.Head(kHead))));
   }
-  if (examples_ == nullptr) return "";
-  const std::vector<float> head = examples_->FirstValues(kHead / sizeof(float));
-  const auto* values = reinterpret_cast<const uint8_t*>(head.data());
-  const auto* labels = reinterpret_cast<const uint8_t*>(examples_->labels.data());
-  return StrCat(examples_->num_rows(), " examples ",
-                digest(absl::MakeConstSpan(values, head.size() * sizeof(float))), " ",
-                digest(absl::MakeConstSpan(labels, examples_->labels.size() * sizeof(int32_t))));
+  if (examples_ != nullptr) {
+    const std::vector<float> head = examples_->FirstValues(kHead / sizeof(float));
+    const auto* values = reinterpret_cast<const uint8_t*>(head.data());
+    const auto* labels = reinterpret_cast<const uint8_t*>(examples_->labels.data());
+    parts.push_back(
+        StrCat(examples_->num_rows(), " examples ",
+               digest(absl::MakeConstSpan(values, head.size() * sizeof(float))), " ",
+               digest(absl::MakeConstSpan(labels, examples_->labels.size() * sizeof(int32_t)))));
+  }
+  for (const InputValues& input : inputs_) parts.push_back(input.Fingerprint());
+  return StrJoin(parts, "; ");
 }
 
 absl::Status StepFeeds::OpenInputs(const Job& job) {

@@ -38,16 +38,18 @@ class StepFeeds {
   // Step `step` begins with sequence number `sequence` of the text, or with that example: for a run
   // that goes on where another one has ended, whose steps may have had more or fewer sequences.
   void SetPosition(int64_t step, int64_t sequence) { position_ = {step, sequence}; }
-  // The number of the first sequence of a step.
+  // The number of the first sequence or example of a step. Where there are neither, each step takes
+  // the next values of the inputs.
   int64_t SequenceOf(int64_t step) const {
-    return position_.sequence + (step - position_.step) * batch_;
+    return batch_ == 0 ? step : position_.sequence + (step - position_.step) * batch_;
   }
 
   // Null where the plan reads no text and no token file.
   const Corpus* corpus() const { return corpus_.get(); }
   // Null where the plan reads no examples.
   const Examples* examples() const { return examples_.get(); }
-  // Tells one text or set of examples from another by their sizes and first MiB; empty for others.
+  // Tells one text, set of examples or source of an input from another by their sizes and first
+  // MiB; empty where the plan has no inputs.
   std::string Fingerprint() const;
   // Sequences or examples of one step, and tokens of a sequence; 0 where the plan reads none.
   int64_t batch() const { return batch_; }

@@ -48,10 +48,12 @@ absl::StatusOr<std::unique_ptr<Generator>> Generator::Start(const Registries& re
   const int64_t num_steps = (most + kMaxChunk - 1) / kMaxChunk;
   generator->chunk_ = (most + num_steps - 1) / num_steps;
   JobModel sized = model;
-  for (auto* const session : {&generator->decode_, &generator->prefill_}) {
+  // Prefill first: it needs more memory than decode, which uses the same.
+  for (auto* const session : {&generator->prefill_, &generator->decode_}) {
     sized.config.step_tokens = session == &generator->decode_ ? 1 : generator->chunk_;
-    ASSIGN_OR_RETURN(
-        *session, StartModel(registries, sized, graph::ModelUse::kGenerate, slots, used, nullptr));
+    ASSIGN_OR_RETURN(*session, StartModel(registries, sized, graph::ModelUse::kGenerate, slots,
+                                          used, nullptr, generator->prefill_.get()));
+    if ((*session)->shares_memory()) continue;
     std::vector<planner::StatePlan> parameters;
     for (const planner::StatePlan& state : (*session)->plan().states) {
       if (state.is_parameter) parameters.push_back(state);
@@ -70,7 +72,8 @@ absl::StatusOr<Tensor> Generator::RunStep(actors::Session& session, Tensor token
   return std::move(result.fetches[0].second);
 }
 
-absl::Status Generator::MoveCache(const actors::Session& from, actors::Session& to) {
+absl::Status Generator::MoveCache(const actors::Session& from, actors::Session& to) const {
+  if (decode_->shares_memory()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const auto kept, from.KeepStates(actors::StateSelection::kOthers));
   return to.TakeKeptStates(*kept);
 }

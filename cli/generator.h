@@ -1,10 +1,11 @@
 // Tokens that continue prompts, with the keys and values of earlier tokens kept in states.
 //
 // Two sessions share the work: one takes the tokens of prompts in chunks (prefill), the other one
-// makes a token of each sequence in a step (decode). Each has the parameters; keys and values go
-// from one to the other where their devices have them. There are slots for several sequences: when
-// one has ended, its slot takes the next prompt while the others go on (continuous batching: Yu et
-// al., "Orca", 2022).
+// makes a token of each sequence in a step (decode). Where the devices are in this process, both
+// use the same memory, with one copy of parameters, keys and values. In other processes each has
+// the parameters, and the keys and values of all slots go from one to the other where the devices
+// have them. There are slots for several sequences: when one has ended, its slot takes the next
+// prompt while the others go on (continuous batching: Yu et al., "Orca", 2022).
 //
 // A sequence that fills the model's context goes on from its last half, which is read anew.
 //
@@ -92,8 +93,8 @@ class Generator {
   absl::Status Prefill();
   absl::StatusOr<Tensor> Decode();
   absl::StatusOr<Tensor> RunStep(actors::Session& session, Tensor tokens, Tensor start);
-  // Copies the keys and values of all slots.
-  static absl::Status MoveCache(const actors::Session& from, actors::Session& to);
+  // Copies the keys and values of all slots, where the sessions do not have the same.
+  absl::Status MoveCache(const actors::Session& from, actors::Session& to) const;
 
   const int64_t context_;
   const int64_t vocabulary_;

@@ -1,5 +1,8 @@
 #include "cli/generator.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <set>
 #include <string>
@@ -253,6 +256,18 @@ TEST_F(GeneratorTest, TheCacheIsWrittenInPlace) {
   }
 }
 
+// Prefill and decode have one copy of the weights, keys and values.
+TEST_F(GeneratorTest, BothSessionsUseTheSameMemory) {
+  for (const char* const strategy : {"dp=1", "tp=2", "pp=2", "dp=2,tp=2", "dp=2,pp=2"}) {
+    for (const int64_t prompt_tokens : {1, 8, 20}) {
+      const std::unique_ptr<Generator> generator = Start(strategy, 2, prompt_tokens);
+      const std::vector<actors::Session*> sessions = generator->sessions();
+      EXPECT_FALSE(sessions[0]->shares_memory());
+      EXPECT_TRUE(sessions[1]->shares_memory()) << strategy << ", prompts of " << prompt_tokens;
+    }
+  }
+}
+
 TEST_F(GeneratorTest, APromptNeedsAToken) {
   const auto texts = Generate(*Start("dp=1", 1), {"a", ""}, Likeliest(3));
   EXPECT_TRUE(absl::IsInvalidArgument(texts.status()));
@@ -292,6 +307,22 @@ TEST_F(GeneratorTest, TheCommandUsesACheckpoint) {
     ASSERT_EQ(other.status, 0) << strategy << ": " << other.err;
     EXPECT_EQ(nlohmann::json::parse(other.out)["text"], json["text"]) << strategy;
   }
+  // Prompts of files, and of standard input.
+  Write("prompt.txt", "the ");
+  const int input = dup(0);
+  const int file = open(Path("prompt.txt").c_str(), O_RDONLY);
+  ASSERT_TRUE(input >= 0 && file >= 0);
+  for (const std::string& source : {Path("prompt.txt"), std::string("-")}) {
+    lseek(file, 0, SEEK_SET);
+    dup2(file, 0);
+    const Outcome other = Call({"generate", Path("checkpoints"), "--prompt-file", source, "--bytes",
+                                "12", "--temperature", "0", "--json"});
+    dup2(input, 0);
+    ASSERT_EQ(other.status, 0) << other.err;
+    EXPECT_EQ(nlohmann::json::parse(other.out)["text"], json["text"]) << source;
+  }
+  close(file);
+  close(input);
   const Outcome text = with({});
   EXPECT_EQ(text.out, StrCat("the ", json["text"].get<std::string>(), "\n"));
   EXPECT_THAT(text.err, HasSubstr("12 tokens in "));
@@ -303,7 +334,11 @@ TEST_F(GeneratorTest, TheCommandUsesACheckpoint) {
   EXPECT_EQ(with({"--strategy", "tp=3"}).status, 2);
   EXPECT_EQ(with({"--procs", "2"}).status, 2);
   EXPECT_EQ(Call({"generate", Path("none"), "--prompt", "a"}).status, 2);
-  EXPECT_EQ(Call({"generate", Path("checkpoints")}).status, 2);
+  const Outcome none = Call({"generate", Path("checkpoints")});
+  EXPECT_EQ(none.status, 2);
+  EXPECT_THAT(none.err, HasSubstr("give --prompt TEXT or --prompt-file FILE"));
+  EXPECT_THAT(Call({"generate", Path("checkpoints"), "--prompt-file", Path("none")}).err,
+              HasSubstr("--prompt-file " + Path("none") + ": no such file"));
   const Outcome empty = Call({"generate", Path("checkpoints"), "--prompt", ""});
   EXPECT_EQ(empty.status, 2);
   EXPECT_THAT(empty.err, HasSubstr("a prompt is empty"));

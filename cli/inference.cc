@@ -21,11 +21,9 @@
 
 namespace penstock::cli {
 
-absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(const Registries& registries,
-                                                            const JobModel& model,
-                                                            graph::ModelUse use, int64_t batch,
-                                                            const ForwardLayout& layout,
-                                                            const Parameters& parameters) {
+absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(
+    const Registries& registries, const JobModel& model, graph::ModelUse use, int64_t batch,
+    const ForwardLayout& layout, const Parameters& parameters, const actors::Session* memory_of) {
   ASSIGN_OR_RETURN(graph::Graph graph,
                    BuildForwardGraph(registries, model, use, batch, layout.strategy));
   ASSIGN_OR_RETURN(
@@ -47,8 +45,7 @@ absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(const Registries& re
   options.kernels = &registries.kernels;
   ASSIGN_OR_RETURN(options.kernels_by_kind, KernelsOf(registries, layout.devices));
   if (layout.start_engine == nullptr) {
-    ASSIGN_OR_RETURN(const DeviceSource devices,
-                     FindDevices(layout.devices, plan.devices.size(), /*is_one_process=*/true));
+    ASSIGN_OR_RETURN(const DeviceSource devices, FindDevices(layout.devices, plan.devices.size()));
     options.create_device = devices.create;
     options.create_communicator = devices.create_communicator;
     options.max_memory_bytes = devices.max_memory_bytes;
@@ -56,6 +53,7 @@ absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(const Registries& re
   options.policies = &registries.policies;
   options.start_engine = layout.start_engine;
   options.num_processes = layout.num_processes;
+  options.memory_of = memory_of;
   const bool is_whole = parameters != nullptr && std::all_of(plan.states.begin(), plan.states.end(),
                                                              [&](const planner::StatePlan& state) {
                                                                return parameters->Has(state.name);

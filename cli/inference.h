@@ -49,11 +49,11 @@ struct ForwardLayout {
 };
 
 // A session that runs the model for a use. The states that were not kept begin as in training.
-absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(const Registries& registries,
-                                                            const JobModel& model,
-                                                            graph::ModelUse use, int64_t batch,
-                                                            const ForwardLayout& layout,
-                                                            const Parameters& parameters);
+// `memory_of`, which may be null: see SessionOptions.
+absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(
+    const Registries& registries, const JobModel& model, graph::ModelUse use, int64_t batch,
+    const ForwardLayout& layout, const Parameters& parameters,
+    const actors::Session* memory_of = nullptr);
 
 // What a model is validated on: items, each a sequence or an image, by their numbers from 0.
 struct HeldOut {

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "cli/npy.h"
+#include "fmt/format.h"
+#include <xxhash.h>
 
 #include "base/counted.h"
 #include "base/random.h"
@@ -121,6 +123,26 @@ absl::StatusOr<InputValues> InputValues::Open(std::string_view name, const Tenso
     return RowsLeftOver(source.path, values.stored_, name, type);
   }
   return values;
+}
+
+std::string InputValues::Fingerprint() const {
+  constexpr size_t kHead = size_t{1} << 20;
+  if (period_ == 0) return StrCat(name_, " random");
+  uint64_t digest = 0;
+  size_t left = kHead;
+  const auto add = [&digest, &left](const Tensor& values) {
+    const size_t size = std::min<size_t>(left, values.num_bytes());
+    digest = XXH3_64bits_withSeed(values.data(), size, digest);
+    left -= size;
+  };
+  if (files_.empty()) add(stored_);
+  for (int64_t step = 0; !files_.empty() && step < period_ && left > 0; ++step) {
+    const absl::StatusOr<Tensor> values = Get(step);
+    if (!values.ok()) break;  // the step that needs the file fails
+    add(*values);
+    if (values->num_bytes() == 0) break;  // the others are as empty
+  }
+  return StrCat(name_, " ", Counted(period_, "step"), " ", fmt::format("{:016x}", digest));
 }
 
 absl::StatusOr<Tensor> InputValues::Get(int64_t step) const {

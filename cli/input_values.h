@@ -40,6 +40,9 @@ class InputValues {
   // Of step 0, 1, ...
   absl::StatusOr<Tensor> Get(int64_t step) const;
 
+  // Tells one source of values from another by its number of steps and its first MiB.
+  std::string Fingerprint() const;
+
   const std::string& name() const { return name_; }
   // Steps after which the values start again; 0: drawn anew each step.
   int64_t period() const { return period_; }

@@ -10,8 +10,10 @@
 #include "cli/failure_report.h"
 #include "cli/files.h"
 #include "cli/host_layout.h"
+#include "cli/job_policy.h"
 #include "cli/processes.h"
 
+#include "actors/checkpoint/checkpoint_folder.h"
 #include "actors/cluster/socket_address.h"
 #include "base/counted.h"
 #include "base/cpu_topology.h"
@@ -20,11 +22,25 @@
 #include "base/strings.h"
 
 namespace penstock::cli {
+namespace {
+
+bool HasCheckpoint(const Job& job) {
+  if (job.checkpoint.path.empty()) return false;
+  const absl::StatusOr<std::vector<int64_t>> steps =
+      actors::CheckpointFolder::Steps(job.checkpoint.path);
+  return steps.ok() && !steps->empty();
+}
+
+}  // namespace
+
+std::string ResumeHintNow(const Environment& environment, const Job& job) {
+  return HasCheckpoint(job) ? ResumeHintOf(environment, job) : "";
+}
 
 std::string ResumeHintOf(const Environment& environment, const Job& job) {
   if (job.checkpoint.path.empty()) return "";
   std::error_code error;
-  return ResumeHint(std::filesystem::absolute(job.checkpoint.path).string(),
+  return ResumeHint(std::filesystem::absolute(job.checkpoint.path).string(), HasCheckpoint(job),
                     std::filesystem::current_path(error).string(), HostName(),
                     {.program = environment.called_as,
                      .arguments = environment.arguments,
@@ -57,6 +73,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartJobCluster(
                       .num_devices = num_devices,
                       .devices = std::move(devices),
                       .device_list = std::move(parts.devices),
+                      .policy_library = PolicyLibraryOf(job, plan),
                       .listen = options.listen.value_or(""),
                       .key_file = parts.key_file,
                       .pin = !stages_share_cores || count == num_devices,
@@ -67,6 +84,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartJobCluster(
                       .output = std::move(parts.output),
                       .resume_hint = ResumeHintOf(environment, job),
                       .status_answers = std::move(parts.status_answers),
+                      .on_collectives = std::move(parts.on_collectives),
                       .on_listening = [interrupts = parts.interrupts](const std::string& address) {
                         interrupts->RemoveAtExit(actors::FileOf(address));
                       }}));

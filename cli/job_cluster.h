@@ -5,6 +5,7 @@
 #ifndef PENSTOCK_CLI_JOB_CLUSTER_H_
 #define PENSTOCK_CLI_JOB_CLUSTER_H_
 
+#include <functional>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -23,8 +24,12 @@
 
 namespace penstock::cli {
 
-// How the job goes on from its last checkpoint, for its user; empty where it writes none.
+// How the job goes on from its last checkpoint, for its user; empty where it writes none. Where the
+// folder holds none yet, the hint says "if one was written": nodes print it later, when they cannot
+// ask any more.
 std::string ResumeHintOf(const Environment& environment, const Job& job);
+// The same, empty where there is no checkpoint.
+std::string ResumeHintNow(const Environment& environment, const Job& job);
 
 // What of a run its processes work with.
 struct JobClusterParts {
@@ -32,7 +37,9 @@ struct JobClusterParts {
   std::shared_ptr<actors::StatusAnswers> status_answers;
   const JobKeyFile* key_file = nullptr;  // null: no process joins from elsewhere
   std::shared_ptr<NodeOutput> output;    // takes what nodes print
-  Interrupts* interrupts = nullptr;      // outlives the cluster's start
+  // See ClusterOptions.
+  std::function<void(const absl::StatusOr<std::string>& communicators)> on_collectives;
+  Interrupts* interrupts = nullptr;  // outlives the cluster's start
 };
 
 // Null where this process runs all devices. What nodes print goes to the environment, by a thread

@@ -348,11 +348,12 @@ const std::vector<Key>& Keys() {
       {"model.rotary_factor", "Factor of model.rotary_scaling (1)",
        Number([](Job& j) { return &j.model.rotary_factor; }, 1, kHuge, "at least 1")},
       {"model.rotary_low_factor",
-       "For \"llama3\": frequencies of fewer turns in model.rotary_context tokens are divided by "
-       "the factor (1)",
+       "For \"llama3\": frequencies with fewer than so many periods in model.rotary_context tokens "
+       "are divided by the factor (1)",
        Number([](Job& j) { return &j.model.rotary_low_factor; }, 1e-30, kHuge, "1e-30 to 1e30")},
       {"model.rotary_high_factor",
-       "For \"llama3\": frequencies of more turns stay, those between are blended (4)",
+       "For \"llama3\": frequencies with more than so many periods stay; those between are "
+       "interpolated (4)",
        Number([](Job& j) { return &j.model.rotary_high_factor; }, 1e-30, kHuge, "1e-30 to 1e30")},
       {"model.rotary_context",
        "Tokens of a sequence that the model was first trained on, for \"llama3\" and \"dynamic\", "
@@ -583,11 +584,13 @@ const std::vector<Key>& Keys() {
        Number([](Job& j) { return &j.cluster.node_timeout; }, 0.5, 3600, "0.5 to 3600")},
       {"cluster.link_gbit_per_s",
        "Bandwidth of the links between processes in Gbit/s per direction, for the replayed bound "
-       "in the summary of a traced run. The default suits processes on one host (64)",
+       "in the summary of a traced run (what cluster.file says or launch --probe has measured; "
+       "else 64, which suits processes on one host)",
        Number([](Job& j) { return &j.cluster.link_gbit_per_s; }, 1e-6, 1e6, "1e-6 to 1e6")},
       {"cluster.link_latency_us",
        "Latency of the links between processes in microseconds, for the replayed bound in the "
-       "summary of a traced run (the lowest that the run shows)",
+       "summary of a traced run (what cluster.file says or launch --probe has measured; else the "
+       "lowest that the run shows)",
        Number([](Job& j) { return &j.cluster.link_latency_us; }, 0, 1e7, "0 to 1e7")},
       {"metrics.listen",
        "Serve metrics to Prometheus at this PORT of the loopback address, or at HOST:PORT (none)",

@@ -1,5 +1,6 @@
 #include "cli/job_policy.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -58,6 +59,19 @@ absl::StatusOr<planner::PolicyRegistry> PoliciesOf(const Registries& registries,
           StrCat("unknown schedule '", schedule, "'",
                  nearest.empty() ? "; known: " : StrCat("; did you mean '", nearest, "'? Known: "),
                  StrJoin(names, ", "), ", or a file that ends in .csv or .so")));
+}
+
+planner::PolicyRegistry PoliciesOfRun(const Registries& registries, const Job& job) {
+  absl::StatusOr<planner::PolicyRegistry> policies = PoliciesOf(registries, job);
+  return policies.ok() ? *std::move(policies) : registries.policies;
+}
+
+std::string PolicyLibraryOf(const Job& job, const planner::Plan& plan) {
+  const bool decides_later =
+      plan.policy == job.parallel.schedule && HasSuffix(plan.policy, ".so") &&
+      std::any_of(plan.stages.begin(), plan.stages.end(),
+                  [](const planner::StagePlan& stage) { return stage.order.empty(); });
+  return decides_later ? plan.policy : "";
 }
 
 absl::Status SetRecompute(const Job& job, planner::Strategy* strategy) {

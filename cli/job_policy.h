@@ -14,6 +14,7 @@
 #include "cli/environment.h"
 #include "cli/job.h"
 
+#include "planner/plan/plan.h"
 #include "planner/policy/policy.h"
 #include "planner/strategy/strategy.h"
 
@@ -31,6 +32,13 @@ absl::StatusOr<std::unique_ptr<const planner::Policy>> ReadPolicyFile(const std:
 // The registered policies and, if parallel.schedule is a file, the one in that. Errors point at the
 // key, or into the file.
 absl::StatusOr<planner::PolicyRegistry> PoliciesOf(const Registries& registries, const Job& job);
+
+// As PoliciesOf; where that fails, as of a plan that is not the job's, the registered ones.
+planner::PolicyRegistry PoliciesOfRun(const Registries& registries, const Job& job);
+
+// The job's policy if that is a plug-in library which decides while the plan runs, for the processes
+// that run the plan; else empty.
+std::string PolicyLibraryOf(const Job& job, const planner::Plan& plan);
 
 // Gives the strategy what parallel.recompute says. An error: it says something else itself.
 absl::Status SetRecompute(const Job& job, planner::Strategy* strategy);

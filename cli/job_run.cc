@@ -31,10 +31,12 @@
 #include "cli/job_monitor.h"
 #include "cli/job_policy.h"
 #include "cli/json.h"
+#include "cli/memory_samples.h"
 #include "cli/metrics.h"
 #include "cli/node_output.h"
 #include "cli/npy.h"
 #include "cli/option_checks.h"
+#include "cli/other_load.h"
 #include "cli/processes.h"
 #include "cli/report_collect.h"
 #include "cli/report_page.h"
@@ -64,6 +66,8 @@ constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
 // Between snapshots of the states, from which steps are run again to find where a NaN comes from.
 constexpr double kSnapshotSeconds = 300;
+// Between two looks at the memory of the processes, for a trace.
+constexpr absl::Duration kMemoryInterval = absl::Milliseconds(100);
 // Of the machine's memory, the part that a snapshot may take.
 constexpr uint64_t kSnapshotMemoryShare = 8;
 // The user is told how long it takes to run longer steps again.
@@ -98,6 +102,7 @@ class JobRun {
         lines_(lines),
         options_(options),
         job_(job),
+        policies_(PoliciesOfRun(environment.registries, job)),
         plan_(std::move(program.plan)),
         model_(std::move(program.model)),
         estimate_(std::move(program.estimate)),
@@ -117,7 +122,7 @@ class JobRun {
         feeds_.corpus() != nullptr ? feeds_.corpus()->unigram_entropy : kNotMeasured;
     session_options_.threads_per_device = static_cast<int>(threads_);
     session_options_.seed = static_cast<uint64_t>(job.train.seed);
-    session_options_.policies = &environment.registries.policies;
+    session_options_.policies = &policies_;
     session_options_.first_step = start_.info.step;
     session_options_.captures_graphs = job.cluster.captures_graphs;
     session_options_.reserves_state_copy = !job.checkpoint.path.empty();
@@ -154,6 +159,7 @@ class JobRun {
                          .status_answers = monitor_.answers(),
                          .key_file = key_file_.get(),
                          .output = output_,
+                         .on_collectives = [this](const auto& how) { NoteCollectives(how); },
                          .interrupts = &interrupts_});
     if (!cluster.ok()) {
       absl::Status failure = cluster.status();
@@ -164,12 +170,9 @@ class JobRun {
     std::string collectives_note;
     if (cluster_ != nullptr) {
       session_options_.start_engine = cluster_->engine_factory();
-      if (device_list_.Has("cuda") && num_devices > 1) {
-        collectives_note = HostCollectivesNote(device_list_, plan_.devices.size(),
-                                               plan_.devices.size(), /*is_one_process=*/false);
-      }
+      // Nodes tell what their GPUs can do as the session starts: see NoteCollectives.
     } else {
-      const auto devices = FindDevices(device_list_, plan_.devices.size(), /*is_one_process=*/true);
+      const auto devices = FindDevices(device_list_, plan_.devices.size());
       if (!devices.ok()) {
         return AtKey(job_, {"cluster.device_kind", "cluster.host"}, devices.status());
       }
@@ -182,7 +185,7 @@ class JobRun {
     cores_ = CoresOfDevices(nodes_, num_devices, threads_);
     if (device_list_.IsAll("cpu")) {
       if (cluster_ != nullptr) NameSlowHosts(environment_, *cluster_);
-      summary_.cores_note = CrowdingNote(nodes_, num_devices, threads_);
+      summary_.cores_note = OversubscriptionNote(nodes_, num_devices, threads_);
     }
     if (!collectives_note.empty()) {
       environment_.err << "note: " << collectives_note << std::endl;
@@ -203,6 +206,13 @@ class JobRun {
   }
 
  private:
+  // Once, though there are more sessions, which do the same.
+  void NoteCollectives(const absl::StatusOr<std::string>& communicators) {
+    if (!device_list_.Has("cuda") || has_noted_collectives_) return;
+    has_noted_collectives_ = true;
+    environment_.err << "note: " << CollectivesNote(communicators) << std::endl;
+  }
+
   // Those that run beside the training or after it, and none when they have run. Looks at the job
   // show them, and what ends the job at once ends them, too.
   void SetSessions(absl::Span<actors::Session* const> evaluating, std::string activity) {
@@ -266,7 +276,13 @@ class JobRun {
     if (!job_.train.stops_on_nonfinite) trainer_options.start.states = nullptr;
     Trainer trainer(environment_, trainer_options, job_, *session, feeds_, interrupts_);
     trainer_options.start.states = nullptr;  // which its snapshot holds, until there is another one
+    std::optional<MemorySampler> memory;
+    if (!options_.trace.empty()) memory.emplace(session->inspector(), kMemoryInterval);
+    const OtherLoad other_load(ProcessesOnThisHost());
     const absl::Status trained = trainer.Run(&summary_);
+    summary_.other_cores = other_load.Cores();
+    if (memory.has_value()) memory_ = memory->Finish();
+    memory.reset();
     is_done_before_ = trained.ok() && summary_.steps == 0;
     last_step_ = LastTraced(trainer);
     if (trained.ok()) {
@@ -285,6 +301,9 @@ class JobRun {
     summary_.trace_every = session_options_.trace_every;
     step_windows_ = trainer.step_windows();
     AddTraceAnalysis();
+    if (const std::string load = OtherLoadNote(summary_, UsableCores()); !load.empty()) {
+      environment_.err << "note: " << load << std::endl;
+    }
     Parameters parameters;
     if (trained.ok() && model_.model != nullptr && HasHeldOut()) {
       ASSIGN_OR_RETURN(parameters, validator().KeepParameters(*session));
@@ -343,9 +362,18 @@ class JobRun {
       environment_.err << DescribeLog(failed) << std::flush;
     }
     if (is_start_damaged_) return;  // the same command would fail again
-    if (const std::string hint = ResumeHintOf(process_environment_, job_); !hint.empty()) {
+    if (const std::string hint = ResumeHintNow(process_environment_, job_); !hint.empty()) {
       environment_.err << "note: " << hint << std::endl;
     }
+  }
+
+  // Beside this one.
+  std::vector<int64_t> ProcessesOnThisHost() const {
+    std::vector<int64_t> processes;
+    for (const actors::NodeDescription& node : nodes_) {
+      if (node.host == HostName() && node.pid != getpid()) processes.push_back(node.pid);
+    }
+    return processes;
   }
 
   // While the actors of the session are there.
@@ -382,9 +410,18 @@ class JobRun {
     actors::TraceContext context;
     context.steps = step_windows_;
     if (summary_.path.has_value()) context.path = &*summary_.path;
-    if (cluster_ == nullptr) return context;
+    const auto memory_of = [this](uint32_t rank) {
+      const auto found = memory_.find(rank);
+      return found != memory_.end() ? found->second : std::vector<actors::UseSample>();
+    };
+    if (cluster_ == nullptr) {
+      context.processes.push_back(
+          {"penstock", 0, static_cast<uint32_t>(plan_.devices.size()), memory_of(0)});
+      return context;
+    }
     for (const actors::NodeDescription& node : cluster_->nodes()) {
-      context.processes.push_back({actors::NameOf(node), node.first_device, node.num_devices});
+      context.processes.push_back(
+          {actors::NameOf(node), node.first_device, node.num_devices, memory_of(node.rank)});
     }
     return context;
   }
@@ -433,7 +470,7 @@ class JobRun {
                                            .every = session_options_.trace_every,
                                            .nodes = nodes_,
                                            .cores = cores_},
-                                          job_, environment_.registries.policies);
+                                          job_, policies_);
     if (is_trace_wanted_) summary_.traced = analysis.steps;
     summary_.path = std::move(analysis.path);
     summary_.mean_path = analysis.mean_path;
@@ -468,9 +505,7 @@ class JobRun {
     const auto strategy = planner::ParseStrategy(summary_.strategy);
     if (strategy.ok()) layout.strategy = strategy->value_or(planner::Strategy());
     // A wrong one moves parameters between devices, no more.
-    const absl::StatusOr<planner::PolicyRegistry> policies =
-        PoliciesOf(environment_.registries, job_);
-    const planner::Policy* policy = policies.ok() ? policies->Find(plan_.policy) : nullptr;
+    const planner::Policy* policy = policies_.Find(plan_.policy);
     if (policy != nullptr) {
       layout.placement = policy->needs().placement.value_or(planner::Placement::kLoop);
     }
@@ -634,6 +669,7 @@ class JobRun {
   const RecordedLines& lines_;
   const RunOptions& options_;
   const Job& job_;
+  const planner::PolicyRegistry policies_;
   const planner::Plan plan_;
   const JobModel model_;
   const planner::StepEstimate estimate_;
@@ -653,12 +689,14 @@ class JobRun {
   std::unique_ptr<actors::Cluster> cluster_;
   std::vector<actors::NodeDescription> nodes_;
   absl::Status last_checkpoint_;
+  bool has_noted_collectives_ = false;
   bool is_start_damaged_ = false;  // the checkpoint that the run was to continue from
   bool is_done_before_ = false;    // nothing was left to be trained
   RunSummary summary_;
   actors::StepWindow last_step_;
   std::vector<actors::TraceEvent> events_;
   std::vector<actors::StepWindow> step_windows_;
+  MemorySamples memory_;  // while steps ran that are traced
   actors::SharedCores cores_;
   actors::Session* running_ = nullptr;    // the session that trains; null: not yet, or no more
   std::unique_ptr<Validator> validator_;  // null: not used yet, or no more

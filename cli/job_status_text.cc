@@ -25,6 +25,11 @@ using State = actors::DeviceSnapshot::State;
 constexpr size_t kMaxWaits = 4;
 // Levels of the tree that are indented.
 constexpr size_t kMaxIndent = 12;
+// Between two looks that tell rates.
+constexpr double kLeastSecondsForRates = 0.3;
+constexpr double kMostSecondsForRates = 5;
+// Micro-batches of a stage that are to end between them.
+constexpr double kMicrobatchesForRates = 2;
 
 double Seconds(int64_t ns) { return 1e-9 * static_cast<double>(ns); }
 
@@ -228,6 +233,30 @@ std::string StageTable(const std::vector<StageRates>& stages, size_t num_rows, i
 
 }  // namespace
 
+namespace {
+
+// Mean of the last steps; 0: not known.
+double SecondsOfMicrobatch(const JobStatus& status) {
+  return status.step_time_s / static_cast<double>(std::max<int64_t>(status.microbatches, 1));
+}
+
+}  // namespace
+
+double SecondsBetween(const JobStatus& before, const JobStatus& after) {
+  double seconds = 0;
+  for (uint32_t d = 0; d < std::min(before.devices.size(), after.devices.size()); ++d) {
+    if (std::isnan(BusyFraction(before, after, d))) continue;
+    seconds =
+        std::max(seconds, Seconds(after.devices[d].state.age_ns - before.devices[d].state.age_ns));
+  }
+  return seconds;
+}
+
+double SecondsForRates(const JobStatus& first) {
+  return std::clamp(kMicrobatchesForRates * SecondsOfMicrobatch(first), kLeastSecondsForRates,
+                    kMostSecondsForRates);
+}
+
 double BusyFraction(const JobStatus& before, const JobStatus& after, uint32_t device) {
   if (device >= before.devices.size() || device >= after.devices.size()) {
     return std::numeric_limits<double>::quiet_NaN();
@@ -270,12 +299,17 @@ std::vector<StageRates> RatesOfStages(const JobStatus& before, const JobStatus& 
         Seconds(second.age_ns - first.age_ns);
     ++sums[stage].num_known;
   }
+  // A stage that has ended nothing for so long stands still; before, it may just be on the way.
+  const double microbatch_s = SecondsOfMicrobatch(after);
+  const bool is_long = microbatch_s > 0 &&
+                       SecondsBetween(before, after) >= 0.99 * kMicrobatchesForRates * microbatch_s;
   const double tokens_per_microbatch =
       after.tokens_per_s * after.step_time_s / static_cast<double>(after.microbatches);
   for (size_t i = 0; i < stages.size(); ++i) {
     const double count = sums[i].num_known > 0 ? sums[i].num_known : kUnknown;
     stages[i].busy = sums[i].busy / count;
     stages[i].microbatches_per_s = sums[i].microbatches_per_s / count;
+    if (sums[i].microbatches_per_s == 0 && !is_long) stages[i].microbatches_per_s = kUnknown;
     stages[i].tokens_per_s =
         tokens_per_microbatch > 0 ? stages[i].microbatches_per_s * tokens_per_microbatch : kUnknown;
   }
@@ -321,7 +355,8 @@ std::string JobStatusJson(const JobStatus& status, const JobStatus* before) {
                             ", \"microbatches_per_s\": ", JsonNumber(stage.microbatches_per_s),
                             ", \"tokens_per_s\": ", JsonNumber(stage.tokens_per_s), "}"));
     }
-    stages = StrCat("\"stages\": [", StrJoin(list, ", "), "], ");
+    stages = StrCat("\"stages\": [", StrJoin(list, ", "),
+                    "], \"interval_s\": ", JsonNumber(SecondsBetween(*before, status), 4), ", ");
   }
   std::vector<std::string> processes;
   for (const ProcessSnapshot& process : status.processes) {

@@ -22,6 +22,8 @@ double BusyFraction(const actors::JobStatus& before, const actors::JobStatus& af
 struct StageRates {
   uint32_t num_devices = 0;
   double busy = 0;                // mean of its devices
+  // Of micro-batches that take longer than about half of the time between the looks, none may have
+  // ended in it: then no rate is known.
   double microbatches_per_s = 0;  // likewise: each works on its part of a micro-batch
   double tokens_per_s = 0;        // at the tokens of the job's last step
 };
@@ -30,8 +32,15 @@ struct StageRates {
 std::vector<StageRates> RatesOfStages(const actors::JobStatus& before,
                                       const actors::JobStatus& after);
 
+// The time between two looks, as the devices tell it; 0: none has answered both.
+double SecondsBetween(const actors::JobStatus& before, const actors::JobStatus& after);
+
+// How long a look waits for another one, to tell rates: so that each stage ends some micro-batches
+// meanwhile, where the job knows how long those take, within a few seconds.
+double SecondsForRates(const actors::JobStatus& first);
+
 // One JSON object, without a newline. With `before`, an earlier look, devices have "busy" and there
-// are "stages".
+// are "stages" and "interval_s".
 std::string JobStatusJson(const actors::JobStatus& status, const actors::JobStatus* before);
 
 // What each device does, and which it waits for: a tree below each root, and the cycles.

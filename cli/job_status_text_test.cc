@@ -165,6 +165,37 @@ TEST(RatesOfStagesTest, AreMeansOfTheDevicesThatAnswer) {
   EXPECT_TRUE(std::isnan(stages[1].microbatches_per_s));
 }
 
+// Between two looks that are close to each other, a stage need not have ended a micro-batch.
+TEST(RatesOfStagesTest, AreNotKnownWhereNoMicrobatchCouldEnd) {
+  TwoLooks looks;
+  for (JobStatus::Device& device : looks.after.devices) device.state.microbatches = 0;
+  EXPECT_EQ(RatesOfStages(looks.before, looks.after)[0].microbatches_per_s, 0);  // 16 could
+  looks.after.step_time_s = 5;
+  EXPECT_TRUE(std::isnan(RatesOfStages(looks.before, looks.after)[0].microbatches_per_s));
+  EXPECT_TRUE(std::isnan(RatesOfStages(looks.before, looks.after)[0].tokens_per_s));
+  EXPECT_THAT(TopText(looks.after, &looks.before, 0, 0),
+              HasSubstr("     0       2   88 %               -          -\n"));
+  looks.after.step_time_s = 0;  // not known
+  EXPECT_TRUE(std::isnan(RatesOfStages(looks.before, looks.after)[0].microbatches_per_s));
+}
+
+TEST(SecondsForRatesTest, LetMicrobatchesEndBetweenTwoLooks) {
+  JobStatus status = FourDevices();
+  EXPECT_DOUBLE_EQ(SecondsForRates(status), 0.3);
+  status.microbatches = 4;
+  status.step_time_s = 4;
+  EXPECT_DOUBLE_EQ(SecondsForRates(status), 2);
+  status.step_time_s = 400;
+  EXPECT_DOUBLE_EQ(SecondsForRates(status), 5);
+}
+
+TEST(SecondsBetweenTest, IsOfTheDevicesThatAnswerBoth) {
+  TwoLooks looks;
+  EXPECT_DOUBLE_EQ(SecondsBetween(looks.before, looks.after), 2);
+  for (JobStatus::Device& device : looks.after.devices) device.state.state = State::kSilent;
+  EXPECT_DOUBLE_EQ(SecondsBetween(looks.before, looks.after), 0);
+}
+
 // A session that has begun anew counts from 0.
 TEST(RatesOfStagesTest, AreNotKnownAcrossSessions) {
   const TwoLooks looks;

@@ -48,8 +48,10 @@ absl::Status JoinJob(const Environment& environment, actors::NodeOptions node,
   }
   node.kernels = &environment.registries.kernels;
   ASSIGN_OR_RETURN(node.kernels_by_kind, KernelsOf(environment.registries, *list));
-  ASSIGN_OR_RETURN(const DeviceSource source, FindDevices(*list, 0, /*is_one_process=*/false));
+  ASSIGN_OR_RETURN(const DeviceSource source, FindNodeDevices(*list));
   node.create_device = source.create;
+  node.communicators = source.communicators;
+  node.no_communicators = source.no_communicators;
   node.max_memory_bytes = source.max_memory_bytes;
   node.policies = &environment.registries.policies;
   if (!is_quiet) {

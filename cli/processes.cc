@@ -4,13 +4,13 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "cli/line_printer.h"
 #include "cli/munge_text.h"
 
+#include "actors/cluster/core_groups.h"
 #include "base/counted.h"
 #include "base/machine.h"
 #include "base/strings.h"
@@ -47,6 +47,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
   options.heartbeat_timeout = absl::Seconds(processes.node_timeout_s);
   options.status_answers = std::move(processes.status_answers);
   options.resume_hint = std::move(processes.resume_hint);
+  options.on_collectives = std::move(processes.on_collectives);
   if (processes.output == nullptr) processes.output = PrintNodeOutput(environment);
   options.on_output = [output = processes.output](uint32_t rank, std::string_view host,
                                                   std::string_view line) {
@@ -55,13 +56,15 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
   options.on_join = [output = processes.output](const actors::NodeDescription& node) {
     output->Tell(StrCat("joined: ", ToString(node), "\n"));
   };
+  std::vector<std::string> plugins = environment.plugins;
+  if (!processes.policy_library.empty()) plugins.push_back(processes.policy_library);
   if (processes.listen.empty()) {
     options.node_command = {environment.program, "node", "--quiet"};
     if (!processes.device_list.IsAll("cpu")) {
       options.node_command.insert(options.node_command.end(),
                                   {"--device", processes.device_list.ToString()});
     }
-    for (const std::string& plugin : environment.plugins) {
+    for (const std::string& plugin : plugins) {
       options.node_command.push_back("--plugin");
       options.node_command.push_back(plugin);
     }
@@ -92,7 +95,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
     if (!processes.device_list.IsAll("cpu")) {
       StrAppend(&more, " --device ", processes.device_list.ToString());
     }
-    for (const std::string& plugin : environment.plugins) StrAppend(&more, " --plugin ", plugin);
+    for (const std::string& plugin : plugins) StrAppend(&more, " --plugin ", plugin);
     options.on_listening = [&err = environment.err, count = processes.count, more,
                             key_file = processes.key_file->path(),
                             on_listening = std::move(processes.on_listening)](
@@ -110,27 +113,21 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
   return cluster;
 }
 
-std::string CrowdingNote(const std::vector<actors::NodeDescription>& nodes, int64_t num_devices,
-                         int64_t threads_per_device) {
-  struct Host {
-    int64_t devices = 0;
-    int64_t cores = 0;
-  };
-  std::map<std::string_view, Host> hosts;
-  if (nodes.empty()) hosts["this host"] = {num_devices, UsableCores()};
-  for (const actors::NodeDescription& node : nodes) {
-    Host& host = hosts[node.host];
-    host.devices += node.num_devices;
-    // Cores may be shared between nodes.
-    host.cores = std::min<int64_t>(host.cores + node.num_cores, node.host_cores);
+std::string OversubscriptionNote(const std::vector<actors::NodeDescription>& nodes,
+                                 int64_t num_devices, int64_t threads_per_device) {
+  std::vector<actors::CoreGroup> groups = actors::FindCoreGroups(nodes);
+  if (nodes.empty()) {
+    groups.push_back({.nodes = {}, .num_cores = UsableCores(), .num_devices = num_devices});
   }
-  for (const auto& [name, host] : hosts) {
-    if (host.devices * threads_per_device <= host.cores) continue;
-    std::string note = Counted(host.devices, "device");
+  for (const actors::CoreGroup& group : groups) {
+    const int64_t num_threads = group.num_devices * threads_per_device;
+    if (num_threads <= group.num_cores) continue;
+    std::string note = Counted(group.num_devices, "device");
     if (threads_per_device > 1) StrAppend(&note, " of ", threads_per_device, " threads each");
-    return StrCat(note, host.devices == 1 ? " has " : " share ", Counted(host.cores, "core"),
-                  nodes.empty() ? "" : StrCat(" of ", name), ": expect longer steps than on ",
-                  Counted(host.devices * threads_per_device, "core"));
+    return StrCat(note, group.num_devices == 1 ? " has " : " share ",
+                  Counted(group.num_cores, "core"),
+                  nodes.empty() ? "" : StrCat(" of ", nodes[group.nodes[0]].host),
+                  ": expect longer steps than on ", Counted(num_threads, "core"));
   }
   return "";
 }
@@ -148,24 +145,13 @@ actors::SharedCores CoresOfDevices(const std::vector<actors::NodeDescription>& n
     add_group(UsableCores());
     return cores;
   }
-  struct Host {
-    int64_t used_cores = 0;
-    std::optional<uint32_t> group;  // of all its processes
-  };
-  std::map<std::string_view, Host> hosts;
-  for (const actors::NodeDescription& node : nodes) hosts[node.host].used_cores += node.num_cores;
-  for (const actors::NodeDescription& node : nodes) {
-    Host& host = hosts[node.host];
-    uint32_t group = 0;
-    if (host.used_cores <= node.host_cores) {
-      group = add_group(node.num_cores);
-    } else {
-      if (!host.group.has_value()) host.group = add_group(node.host_cores);
-      group = *host.group;
-    }
-    for (uint32_t i = 0; i < node.num_devices; ++i) {
-      const size_t device = size_t{node.first_device} + i;
-      if (device < cores.groups.size()) cores.groups[device] = group;
+  for (const actors::CoreGroup& core_group : actors::FindCoreGroups(nodes)) {
+    const uint32_t group = add_group(core_group.num_cores);
+    for (const size_t node : core_group.nodes) {
+      for (uint32_t i = 0; i < nodes[node].num_devices; ++i) {
+        const size_t device = size_t{nodes[node].first_device} + i;
+        if (device < cores.groups.size()) cores.groups[device] = group;
+      }
     }
   }
   return cores;

@@ -23,7 +23,7 @@
 
 namespace penstock::cli {
 
-// EX_UNAVAILABLE of sysexits.h: the processes of a job did not come together.
+// EX_UNAVAILABLE of sysexits.h: not all processes joined in time.
 inline constexpr int kNoRendezvousStatus = 69;
 
 struct ProcessOptions {
@@ -31,6 +31,8 @@ struct ProcessOptions {
   int64_t num_devices = 0;             // of the plan that will run; 0: not known
   std::vector<uint32_t> devices = {};  // of each process; empty: numbers as equal as can be
   DeviceList device_list = {};         // their kinds
+  // Loaded by nodes as with --plugin; empty: none.
+  std::string policy_library = {};
   // Where others start the nodes: the address where they join, and the file with the job's key.
   std::string listen = {};
   const JobKeyFile* key_file = nullptr;
@@ -47,6 +49,8 @@ struct ProcessOptions {
   std::string resume_hint = {};
   // Answers what the job does; null: nobody does.
   std::shared_ptr<actors::StatusAnswers> status_answers = {};
+  // See ClusterOptions.
+  std::function<void(const absl::StatusOr<std::string>& communicators)> on_collectives = {};
   // Told the address once nodes can join there.
   std::function<void(const std::string& address)> on_listening = {};
 };
@@ -65,13 +69,13 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
 std::string PlacementNotes(const std::vector<actors::NodeDescription>& nodes,
                            const std::vector<uint32_t>& host_devices);
 
-// "4 devices share 2 cores: ...", where the devices of a host have fewer cores than threads; empty
-// otherwise. `nodes` by rank; without any, all devices are in this process.
-std::string CrowdingNote(const std::vector<actors::NodeDescription>& nodes, int64_t num_devices,
-                         int64_t threads_per_device);
+// "4 devices share 2 cores: ...", where devices have more threads than the cores that they share;
+// empty otherwise. `nodes` by rank; without any, all devices are in this process.
+std::string OversubscriptionNote(const std::vector<actors::NodeDescription>& nodes,
+                                 int64_t num_devices, int64_t threads_per_device);
 
-// Which devices of the job share cores: those of a process, or of all processes of a host that has
-// fewer cores than they use together. Arguments as above.
+// Which devices of the job share cores: those of a process, or of all processes that use the same
+// cores (actors/cluster/core_groups.h). Arguments as above.
 actors::SharedCores CoresOfDevices(const std::vector<actors::NodeDescription>& nodes,
                                    int64_t num_devices, int64_t threads_per_device);
 

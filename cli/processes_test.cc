@@ -4,6 +4,7 @@
 #include "cli/processes.h"
 
 #include <dirent.h>
+#include <sched.h>
 #include <signal.h>
 
 #include <chrono>
@@ -258,6 +259,25 @@ TEST_F(ProcessesTest, TheReplayedBoundIsThatOfTheLinks) {
   EXPECT_GT(bound({"--set", "cluster.link_latency_us=2e6"}), 2);
 }
 
+// As under taskset: both nodes are started on the one processor that this process may use.
+TEST_F(ProcessesTest, AProcessorOfTwoProcessesIsCountedOnce) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (size_t i = 0; CPU_COUNT(&one) == 0; ++i) {
+    if (CPU_ISSET(i, &all)) CPU_SET(i, &one);
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  Start({"--devices", "2", "--set", "parallel.strategy=\"dp=2\"", "--set", "cluster.threads=1",
+         "--set", "train.steps=2", "--set", "sample.bytes=0", "--set",
+         "train.validation_sequences=0"});
+  ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
+  EXPECT_EQ(run_->AwaitEnd(), 0) << run_->output();
+  EXPECT_THAT(run_->output(), HasSubstr("note: 2 devices share 1 core of "));
+}
+
 TEST_F(ProcessesTest, TheTrainedModelIsTriedWhereItLies) {
   std::vector<std::string> summaries;
   for (const char* processes : {"1", "2"}) {
@@ -315,44 +335,57 @@ INSTANTIATE_TEST_SUITE_P(Signals, CoordinatorDeathTest,
                                                           : "Stopped";
                          });
 
-TEST(CrowdingNoteTest, CountsTheCoresOfEachHost) {
-  EXPECT_EQ(CrowdingNote({}, 1, 1), "");
-  EXPECT_THAT(CrowdingNote({}, 4096, 1),
+actors::NodeDescription NodeOn(const std::string& host, std::vector<uint32_t> processors) {
+  actors::NodeDescription node;
+  node.host = host;
+  node.cores.processors = std::move(processors);
+  node.num_devices = 2;
+  return node;
+}
+
+TEST(OversubscriptionNoteTest, CountsTheCoresOfEachHost) {
+  EXPECT_EQ(OversubscriptionNote({}, 1, 1), "");
+  EXPECT_THAT(OversubscriptionNote({}, 4096, 1),
               AllOf(HasSubstr("4096 devices share "),
                     EndsWith(": expect longer steps than on 4096 cores")));
-  actors::NodeDescription a;
-  a.host = "a";
-  a.num_cores = 2;
-  a.host_cores = 4;
-  a.num_devices = 2;
-  actors::NodeDescription b = a;
-  EXPECT_EQ(CrowdingNote({a, b}, 4, 1), "");  // four cores
+  const actors::NodeDescription a = NodeOn("a", {0, 1});
+  actors::NodeDescription b = NodeOn("a", {2, 3});
+  EXPECT_EQ(OversubscriptionNote({a, b}, 4, 1), "");
   b.num_devices = 3;
-  EXPECT_THAT(CrowdingNote({a, b}, 5, 1), HasSubstr("5 devices share 4 cores of a: "));
+  EXPECT_THAT(OversubscriptionNote({a, b}, 5, 1), HasSubstr("3 devices share 2 cores of a: "));
   b.host = "b";
-  EXPECT_THAT(CrowdingNote({a, b}, 5, 1), HasSubstr("3 devices share 2 cores of b: "));
-  EXPECT_THAT(CrowdingNote({a}, 2, 2),
+  EXPECT_THAT(OversubscriptionNote({a, b}, 5, 1), HasSubstr("3 devices share 2 cores of b: "));
+  EXPECT_THAT(OversubscriptionNote({a}, 2, 2),
               HasSubstr("2 devices of 2 threads each share 2 cores of a: expect longer steps "
                         "than on 4 cores"));
+}
+
+// Two processes of one device each that may use the same core, on a host with more cores.
+TEST(OversubscriptionNoteTest, CountsOverlappingMasksAndQuotasOnce) {
+  actors::NodeDescription a = NodeOn("a", {0});
+  a.num_devices = 1;
+  EXPECT_THAT(OversubscriptionNote({a, a}, 2, 1), HasSubstr("2 devices share 1 core of a: "));
+  a.cores = {{0, 1}, {{"28:17", 1.0}}};
+  actors::NodeDescription b = a;
+  b.cores.processors = {2, 3};
+  EXPECT_THAT(OversubscriptionNote({a, b}, 2, 1), HasSubstr("2 devices share 1 core of a: "));
+  b.cores.quotas[0].group = "28:18";
+  EXPECT_EQ(OversubscriptionNote({a, b}, 2, 1), "");
 }
 
 TEST(CoresOfDevicesTest, ProcessesOnCoresOfTheirOwnAreGroups) {
   actors::SharedCores cores = CoresOfDevices({}, 3, 1);
   EXPECT_THAT(cores.groups, ElementsAre(0, 0, 0));
   EXPECT_THAT(cores.num_at_once, ElementsAre(UsableCores()));
-  actors::NodeDescription a;
-  a.host = "a";
-  a.num_cores = 2;
-  a.host_cores = 4;
-  a.num_devices = 2;
-  actors::NodeDescription b = a;
+  actors::NodeDescription a = NodeOn("a", {0, 1});
+  actors::NodeDescription b = NodeOn("a", {2, 3});
   b.first_device = 2;
   cores = CoresOfDevices({a, b}, 4, 1);
   EXPECT_THAT(cores.groups, ElementsAre(0, 0, 1, 1));
   EXPECT_THAT(cores.num_at_once, ElementsAre(2, 2));
   EXPECT_THAT(CoresOfDevices({a, b}, 4, 8).num_at_once, ElementsAre(1, 1));
-  // Together they may use more cores than there are: so they share them.
-  a.num_cores = 4;
+  // Both may use some of the same cores: so they share what they have together.
+  a.cores.processors = {0, 1, 2, 3};
   cores = CoresOfDevices({a, b}, 4, 2);
   EXPECT_THAT(cores.groups, ElementsAre(0, 0, 0, 0));
   EXPECT_THAT(cores.num_at_once, ElementsAre(2));

@@ -21,7 +21,7 @@
 namespace penstock::cli {
 namespace {
 
-constexpr absl::Duration kTimeout = absl::Seconds(10);
+constexpr absl::Duration kProgramTimeout = absl::Seconds(10);
 constexpr size_t kMaxOutputBytes = size_t{64} << 10;
 
 // Whether the descriptor can be read before the deadline.
@@ -46,7 +46,7 @@ absl::StatusOr<std::string> OutputOf(std::vector<std::string> arguments, const s
           {.arguments = std::move(arguments), .environment = {}, .cores = {}, .input = input}));
   const int fd = child.TakeOutputFd();
   const auto close_fd = absl::MakeCleanup([fd] { close(fd); });
-  const absl::Time deadline = absl::Now() + kTimeout;
+  const absl::Time deadline = absl::Now() + kProgramTimeout;
   std::string output;
   std::array<char, 4096> bytes{};
   while (output.size() < kMaxOutputBytes && AwaitInput(fd, deadline)) {
@@ -60,7 +60,7 @@ absl::StatusOr<std::string> OutputOf(std::vector<std::string> arguments, const s
   while (!output.empty() && output.back() == '\n') output.pop_back();
   if (!status.has_value()) {
     return absl::DeadlineExceededError(
-        StrCat(program, " has not answered within ", absl::FormatDuration(kTimeout)));
+        StrCat(program, " has not answered within ", absl::FormatDuration(kProgramTimeout)));
   }
   if (*status == 0) return output;
   return absl::UnavailableError(

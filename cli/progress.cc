@@ -103,4 +103,19 @@ void TextProgress::Update(int64_t done, int64_t all, double tokens_per_s, double
 
 void TextProgress::Clear() { ClearLine(err_, &shown_); }
 
+void PartProgress::Update(int done, int all, std::string_view next) {
+  if (is_terminal_) {
+    const int filled = all > 0 ? kBarWidth * done / all : kBarWidth;
+    Redraw(fmt::format("[{}{}] {}/{}  {}", std::string(filled, '#'),
+                       std::string(kBarWidth - filled, '.'), done, all, next),
+           err_, &shown_);
+    return;
+  }
+  if (next == last_) return;
+  last_ = std::string(next);
+  err_ << done << "/" << all << "  " << next << std::endl;
+}
+
+void PartProgress::Clear() { ClearLine(err_, &shown_); }
+
 }  // namespace penstock::cli

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <ostream>
 #include <string>
+#include <string_view>
 
 namespace penstock::cli {
 
@@ -48,6 +49,25 @@ class TextProgress {
   const bool is_terminal_;
   size_t shown_ = 0;   // columns drawn
   double last_s_ = 0;  // when something was drawn or printed
+};
+
+// How far something has come that consists of parts: "[####....] 5/24  kernels of moe", drawn over
+// on a terminal; elsewhere a line for each part with another name.
+class PartProgress {
+ public:
+  PartProgress(std::ostream& err, bool is_terminal) : err_(err), is_terminal_(is_terminal) {}
+  ~PartProgress() { Clear(); }
+
+  // `done` of `all` parts are, and `next` comes next.
+  void Update(int done, int all, std::string_view next);
+  // Leaves the terminal's line empty, for other output.
+  void Clear();
+
+ private:
+  std::ostream& err_;
+  const bool is_terminal_;
+  size_t shown_ = 0;  // columns drawn
+  std::string last_;  // name printed
 };
 
 class Progress {

@@ -77,6 +77,30 @@ TEST(TextProgressTest, APipeGetsALineEveryTenSeconds) {
   EXPECT_EQ(err.str(), "1200/4096 tokens  350 tokens/s\n2400/4096 tokens  1.5k tokens/s\n");
 }
 
+TEST(PartProgressTest, APipeGetsALineForEachName) {
+  std::ostringstream err;
+  {
+    PartProgress progress(err, false);
+    progress.Update(0, 4, "products");
+    progress.Update(1, 4, "kernels of gpt");
+    progress.Update(2, 4, "kernels of gpt");
+    progress.Update(3, 4, "kernels of moe");
+  }
+  EXPECT_EQ(err.str(), "0/4  products\n1/4  kernels of gpt\n3/4  kernels of moe\n");
+}
+
+TEST(PartProgressTest, ATerminalsLineIsDrawnOverAndCleared) {
+  std::ostringstream err;
+  {
+    PartProgress progress(err, true);
+    progress.Update(1, 4, "kernels");
+    progress.Update(2, 4, "a");
+    EXPECT_EQ(err.str(),
+              "\r[######..................] 1/4  kernels\r[############............] 2/4  a      ");
+  }
+  EXPECT_EQ(err.str().back(), '\r');
+}
+
 TEST(TextProgressTest, ATerminalsLineIsDrawnOverAndCleared) {
   std::ostringstream err;
   TextProgress progress(err, true);

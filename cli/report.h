@@ -129,6 +129,15 @@ struct ReportPhase {
   double work_s = 0;
 };
 
+// What a step consists of for a device of a stage, on average: the parts add up to the step.
+struct ReportStepParts {
+  double step_s = 0;      // 0: not known
+  double compute_s = 0;   // also beside communication
+  double transfer_s = 0;  // while it does not compute
+  double wait_s = 0;      // in a phase
+  double outside_s = 0;   // of all phases that take turns
+};
+
 struct ReportMemory {
   std::string name;
   double bytes = 0;
@@ -139,6 +148,7 @@ struct ReportStage {
   std::vector<uint32_t> devices;
   std::vector<ReportPhase> phases;
   ReportPhase total;
+  ReportStepParts parts;
   // Of the device of the stage that needs most.
   std::vector<ReportMemory> predicted_memory;  // empty: not predicted apart from the plan
   std::vector<ReportMemory> measured_memory;   // empty: nothing was recorded

@@ -136,6 +136,21 @@ std::map<PhaseKind, ReportPhase> PhasesOf(const planner::Plan& plan, uint32_t de
   return phases;
 }
 
+ReportStepParts PartsOf(const actors::MeanPath& mean, const std::vector<uint32_t>& devices) {
+  ReportStepParts parts;
+  parts.step_s = mean.duration_s;
+  for (const uint32_t device : devices) {
+    if (device >= mean.device_wait_s.size()) return {};
+    const double weight = 1.0 / static_cast<double>(devices.size());
+    parts.compute_s += weight * mean.device_compute_s[device];
+    parts.transfer_s += weight * mean.device_transfer_s[device];
+    parts.wait_s += weight * mean.device_wait_s[device];
+  }
+  const double inside_s = parts.compute_s + parts.transfer_s + parts.wait_s;
+  parts.outside_s = std::max(parts.step_s - inside_s, 0.0);
+  return parts;
+}
+
 std::vector<ReportMemory> WithoutZeros(std::vector<ReportMemory> memory) {
   std::erase_if(memory, [](const ReportMemory& part) { return part.bytes <= 0; });
   return memory;
@@ -203,6 +218,9 @@ void CollectStages(const ReportSources& sources, Report* report) {
       if (Total(memory) > Total(stage.measured_memory)) stage.measured_memory = std::move(memory);
     }
     stage.total.name = "all";
+    if (sources.summary.path.has_value()) {
+      stage.parts = PartsOf(sources.summary.mean_path, stage.devices);
+    }
     for (const auto& [kind, name] : kPhaseNames) {
       const auto phase = phases.find(kind);
       if (phase == phases.end()) continue;

@@ -165,6 +165,16 @@ TEST_F(ReportCollectTest, StagesArePredictedAndMeasured) {
   // It computes for 3 of 4 ms; a receive that waits beside it does not count.
   EXPECT_DOUBLE_EQ(report.stages[1].phases[0].wait_s, 0.001);
   EXPECT_DOUBLE_EQ(report.stages[1].total.wait_s, 0.001);
+  // The first computes 4 ms and sends for 2; the second waits 1 ms in its phase.
+  const auto is_divided = [](const ReportStepParts& parts, double compute_s, double wait_s) {
+    EXPECT_DOUBLE_EQ(parts.step_s, 0.010);
+    EXPECT_NEAR(parts.compute_s, compute_s, 1e-12);
+    EXPECT_NEAR(parts.transfer_s, 0.002, 1e-12);
+    EXPECT_NEAR(parts.wait_s, wait_s, 1e-12);
+    EXPECT_NEAR(parts.compute_s + parts.transfer_s + parts.wait_s + parts.outside_s, 0.010, 1e-12);
+  };
+  is_divided(first.parts, 0.004, 0);
+  is_divided(report.stages[1].parts, 0.003, 0.001);
   double allocated = 0;
   for (const ReportMemory& part : first.allocated_memory) allocated += part.bytes;
   EXPECT_GE(allocated, 1000);
@@ -263,7 +273,9 @@ TEST_F(ReportCollectTest, WithoutATraceThePageSaysWhy) {
 TEST_F(ReportCollectTest, APageOfWhatWasCollectedIsWellFormed) {
   Report report = Collect();
   report.title = "p";
-  EXPECT_EQ(testing::XmlError(RenderReport(report)), "");
+  const std::string page = RenderReport(report);
+  EXPECT_EQ(testing::XmlError(page), "");
+  EXPECT_THAT(page, ::testing::HasSubstr("A step of "));
 }
 
 }  // namespace

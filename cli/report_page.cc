@@ -380,13 +380,25 @@ class Page {
     out_ += "</td></tr>\n";
   }
 
+  // One line, whose parts add up.
+  void AddStepParts(const ReportStepParts& parts) {
+    if (parts.step_s <= 0) return;
+    StrAppend(&out_, "<tr class=\"parts\"><td colspan=\"7\">A step of ", DurationHtml(parts.step_s),
+              " = ", DurationHtml(parts.compute_s), " computing + ", DurationHtml(parts.transfer_s),
+              " transferring alone + ", DurationHtml(parts.wait_s), " waiting + ",
+              DurationHtml(parts.outside_s), " between phases</td></tr>\n");
+  }
+
   void AddStages() {
     Begin("stages", "Stages: predicted and measured");
     AddText(
         "Time in a step, of a device of the stage on average. Computing: its kernels run, by the "
         "clock, also while other devices use its cores. Transferring: its data move. Waiting: for "
         "the other side, a core or a link; communication between phases waits beside them, which "
-        "is not counted. The ratio is computing and transferring over predicted.");
+        "is not counted. The ratio is computing and transferring over predicted. The last line of "
+        "a stage divides the mean step among them: transferring alone is beside no computation, "
+        "and between phases the device has nothing to run, because what it needs comes from "
+        "others or the step has no more for it.");
     double most_s = 0;
     for (const ReportStage& stage : report_.stages) {
       most_s = std::max(
@@ -409,6 +421,7 @@ class Page {
         for (const ReportPhase& phase : stage.phases) AddStagePhase(phase, most_s, false);
       }
       AddStagePhase(stage.total, most_s, true);
+      AddStepParts(stage.parts);
       out_ += "</tbody>\n";
     }
     out_ += "</table>\n";

@@ -59,12 +59,19 @@ std::string MeanPathJson(const actors::MeanPath& path) {
   std::vector<std::string> computing;
   computing.reserve(path.device_compute_s.size());
   for (const double seconds : path.device_compute_s) computing.push_back(JsonNumber(seconds));
+  std::vector<std::string> steps;
+  steps.reserve(path.steps.size());
+  for (const actors::ExplainedStep& step : path.steps) {
+    steps.push_back(StrCat("{\"step\": ", actors::StepNumber(step.step),
+                           ", \"step_time_s\": ", JsonNumber(RunSeconds(step.duration_ns)),
+                           ", \"idle_s\": ", JsonNumber(RunSeconds(step.idle_ns)), "}"));
+  }
   return StrCat("{\"steps\": ", path.num_steps, ", \"step_time_s\": ", JsonNumber(path.duration_s),
                 ", \"compute_s\": ", JsonNumber(path.compute_s),
                 ", \"exposed_communication_s\": ", JsonNumber(path.exposed_communication_s),
                 ", \"core_wait_s\": ", JsonNumber(path.core_wait_s),
                 ", \"idle_s\": ", JsonNumber(path.idle_s), ", \"device_compute_s\": [",
-                StrJoin(computing, ", "), "]}");
+                StrJoin(computing, ", "), "], \"per_step\": [", StrJoin(steps, ", "), "]}");
 }
 
 // "42.0 ms = 30.1 ms compute + 8.20 ms exposed communication + 3.00 ms waiting for cores + 0.70 ms
@@ -184,6 +191,15 @@ double TypicalStepTime(absl::Span<const double> step_times_s) {
   return sorted.size() % 2 == 1 ? sorted[middle] : 0.5 * (sorted[middle - 1] + sorted[middle]);
 }
 
+std::string OtherLoadNote(const RunSummary& summary, int64_t usable_cores) {
+  constexpr double kLeastCores = 0.1;
+  if (!summary.path.has_value() || !(summary.other_cores >= kLeastCores)) return "";
+  return fmt::format(
+      "other programs kept {:.1f} of {} busy: what waited for a core because of them counts as "
+      "computation, exposed communication or idle time",
+      summary.other_cores, Counted(usable_cores, "core"));
+}
+
 std::string SummaryJson(const RunSummary& summary) {
   const double step_time_s = TypicalStepTime(summary.step_times_s);
   std::string text = StrCat(
@@ -219,6 +235,7 @@ std::string SummaryJson(const RunSummary& summary) {
   }
   if (summary.path.has_value()) {
     StrAppend(&text, ", \"replayed_step_time_s\": ", JsonNumber(summary.replayed_step_s),
+              ", \"other_programs_cores\": ", JsonNumber(summary.other_cores, 3),
               ", \"critical_path\": ", PathJson(*summary.path),
               ", \"mean_critical_path\": ", MeanPathJson(summary.mean_path));
   }
@@ -308,17 +325,25 @@ std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
 
   if (summary.path.has_value()) StrAppend(&text, PathReport(plan, summary), "\n");
   text +=
-      "## Devices\n\nComputing: the share of a step's time in which kernels of the device run, "
-      "mean of the traced steps. Collective buffers: beside the arena, where devices read each "
-      "other's memory.\n\n| device | stage | arena | state | channels | workspace | on host | "
-      "collective buffers | computing |\n|---|---|---|---|---|---|---|---|---|\n";
+      "## Devices\n\nShares of a step's time, mean of the traced steps, which add up to it. "
+      "Computing: kernels of the device run. Transferring: its data move while none runs. Waiting: "
+      "in a phase, for the other side, a core or a link. Between phases: it has nothing to run, "
+      "because what it needs comes from others or the step has no more for it. Collective buffers: "
+      "beside the arena, where devices read each other's memory.\n\n| device | stage | arena | "
+      "state | channels | workspace | on host | collective buffers | computing | transferring | "
+      "waiting | between phases |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n";
   for (size_t i = 0; i < plan.devices.size(); ++i) {
     const planner::DevicePlan& device = plan.devices[i];
     const actors::MeanPath& mean = summary.mean_path;
-    const std::string computing =
-        summary.path.has_value() && i < mean.device_compute_s.size() && mean.duration_s > 0
-            ? fmt::format("{:.0f} %", 100 * mean.device_compute_s[i] / mean.duration_s)
-            : std::string("-");
+    std::string shares = "- | - | - | -";
+    if (summary.path.has_value() && i < mean.device_wait_s.size() && mean.duration_s > 0) {
+      const double compute = mean.device_compute_s[i] / mean.duration_s;
+      const double transfer = mean.device_transfer_s[i] / mean.duration_s;
+      const double wait = mean.device_wait_s[i] / mean.duration_s;
+      shares =
+          fmt::format("{:.1f} % | {:.1f} % | {:.1f} % | {:.1f} %", 100 * compute, 100 * transfer,
+                      100 * wait, 100 * std::max(1 - compute - transfer - wait, 0.0));
+    }
     text += fmt::format(
         "| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", i, device.stage,
         FormatBytes(device.arena_bytes), FormatBytes(device.state_bytes),
@@ -326,7 +351,7 @@ std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
         FormatBytes(device.host_bytes),
         FormatBytes(
             actors::MemoryOf(plan, static_cast<uint32_t>(i), nullptr, true).collective_bytes),
-        computing);
+        shares);
   }
 
   if (events.empty()) return text;

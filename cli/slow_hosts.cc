@@ -7,6 +7,8 @@
 
 #include "fmt/format.h"
 
+#include "actors/cluster/core_groups.h"
+
 namespace penstock::cli {
 
 std::vector<planner::SlowHost> ConfirmSlowHosts(
@@ -26,8 +28,7 @@ CoreRates CoreRatesOf(const std::vector<actors::NodeDescription>& nodes,
                       const std::vector<double>& rates) {
   struct Host {
     double rate = 0;
-    uint32_t num_cores = 0;
-    uint32_t host_cores = 0;
+    int64_t num_cores = 0;
   };
   std::map<std::string_view, size_t> numbers;
   std::vector<Host> hosts;
@@ -39,14 +40,13 @@ CoreRates CoreRatesOf(const std::vector<actors::NodeDescription>& nodes,
       hosts.emplace_back();
       result.first_ranks.push_back(static_cast<uint32_t>(rank));
     }
-    Host& host = hosts[it->second];
-    host.rate += rates[rank];
-    host.num_cores += node.num_cores;
-    host.host_cores = std::max(host.host_cores, node.host_cores);
+    hosts[it->second].rate += rates[rank];
+  }
+  for (const actors::CoreGroup& group : actors::FindCoreGroups(nodes)) {
+    hosts[numbers.at(nodes[group.nodes[0]].host)].num_cores += group.num_cores;
   }
   for (const Host& host : hosts) {
-    const uint32_t num_cores = std::min(host.num_cores, host.host_cores);
-    result.rates.push_back(host.rate / std::max(num_cores, 1u));
+    result.rates.push_back(host.rate / static_cast<double>(host.num_cores));
   }
   return result;
 }

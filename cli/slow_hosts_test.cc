@@ -1,6 +1,8 @@
 #include "cli/slow_hosts.h"
 
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -51,19 +53,21 @@ TEST(SlowHostsTest, AHostThatStaysSlowIsFound) {
             "note: node4 computes 14 % slower than the other hosts\n");
 }
 
-actors::NodeDescription NodeOn(const std::string& host, uint32_t num_cores, uint32_t host_cores) {
+actors::NodeDescription NodeOn(const std::string& host, std::vector<uint32_t> processors,
+                               std::vector<CoreQuota> quotas = {}) {
   actors::NodeDescription node;
   node.host = host;
-  node.num_cores = num_cores;
-  node.host_cores = host_cores;
+  node.cores = {std::move(processors), std::move(quotas)};
   return node;
 }
 
 TEST(SlowHostsTest, CoresOfHostsAreCompared) {
-  const CoreRates cores = CoreRatesOf({NodeOn("a", 4, 4), NodeOn("b", 2, 8), NodeOn("b", 2, 8),
-                                       NodeOn("c", 8, 8), NodeOn("a", 4, 4)},
-                                      {20, 18, 22, 40, 20});
-  // The nodes of `a` share four cores, those of `b` have two each.
+  // The nodes of `a` share four cores, those of `b` have two each, and that of `c` has the time of
+  // four.
+  const CoreRates cores =
+      CoreRatesOf({NodeOn("a", {0, 1, 2, 3}), NodeOn("b", {0, 1}), NodeOn("b", {2, 3}),
+                   NodeOn("c", {0, 1, 2, 3, 4, 5, 6, 7}, {{"/pod", 4}}), NodeOn("a", {0, 1, 2, 3})},
+                  {20, 18, 22, 20, 20});
   EXPECT_THAT(cores.first_ranks, ElementsAre(0u, 1u, 3u));
   EXPECT_THAT(cores.rates, ElementsAre(10.0, 10.0, 5.0));
 }

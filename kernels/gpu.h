@@ -21,6 +21,7 @@ namespace penstock::kernels {
 
 struct Gpu {
   std::string name;
+  std::string id;      // of this piece of hardware, as nvidia-smi -L shows it: "GPU-..."
   int capability = 0;  // of its architecture: 90 for 9.0
   uint64_t memory_bytes = 0;
   int num_processors = 0;  // streaming multiprocessors

@@ -5,14 +5,18 @@
 #include <exception>
 #include <memory>
 #include <string_view>
+#include <utility>
 
+#include "base/status_macros.h"
 #include "base/strings.h"
 #include "penstock/plugin.h"
+#include "planner/policy/load_policy.h"
 
 namespace penstock {
 namespace {
 
 constexpr char kSymbol[] = "penstock_plugin";
+constexpr char kPolicySymbol[] = "penstock_policy_plugin";
 
 absl::Status Refuse(const std::string& path, std::string_view reason) {
   return absl::InvalidArgumentError(StrCat(path, ": ", reason));
@@ -37,9 +41,14 @@ absl::Status LoadPlugin(const std::string& path, Registries& registries) {
   }
   using Entry = const Plugin* (*)();
   const auto entry = reinterpret_cast<Entry>(dlsym(library.get(), kSymbol));
+  if (entry == nullptr && dlsym(library.get(), kPolicySymbol) != nullptr) {
+    ASSIGN_OR_RETURN(std::shared_ptr<const planner::Policy> policy, planner::LoadPolicy(path));
+    return registries.policies.Add(std::move(policy));
+  }
   if (entry == nullptr) {
     return Refuse(path, StrCat("the library is no plug-in; expected a function ", kSymbol,
-                               " as penstock/plugin.h says"));
+                               " as penstock/plugin.h says, or ", kPolicySymbol,
+                               " as planner/policy/policy_plugin.h does"));
   }
   try {
     const Plugin* plugin = entry();

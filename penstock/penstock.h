@@ -17,6 +17,7 @@
 #include "actors/cluster/node.h"
 #include "actors/session/checkpoint_states.h"
 #include "actors/session/checkpoint_writer.h"
+#include "actors/session/run_steps.h"
 #include "actors/session/session.h"
 #include "base/dlpack.h"
 #include "base/dtype.h"

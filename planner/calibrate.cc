@@ -31,7 +31,7 @@ constexpr double kPeakFlopsPerS = 312e12;  // only products of it and an efficie
 constexpr double kSquareWeight = 1;
 // Of the squared logarithm of a figure over its first value: what the steps say little about stays
 // near that of a usual device.
-constexpr double kPriorWeight = 0.02;
+constexpr double kPriorWeight = 0.01;
 constexpr double kFirstStep = 0.5;  // of logarithms
 constexpr double kLastStep = 1e-3;
 constexpr int kEfficiencyPoints = 24;
@@ -47,13 +47,14 @@ enum Figure : size_t {
   kPodBytesPerS,
   kNodeLatencyS,
   kPodLatencyS,
+  kStepS,
   kNumFigures
 };
 using Figures = std::array<double, kNumFigures>;
 
-constexpr Figures kFirst = {0.7, 1e10, 2.5e12, 8, 45e-6, 800e9, 20e9, 40e-6, 40e-6};
-constexpr Figures kLeast = {0.05, 1e7, 1e10, 1, 1e-7, 1e9, 1e8, 1e-7, 1e-7};
-constexpr Figures kMost = {1, 1e13, 1e14, 100, 1e-3, 1e13, 1e12, 5e-3, 5e-3};
+constexpr Figures kFirst = {0.7, 1e10, 2.5e12, 8, 45e-6, 800e9, 20e9, 40e-6, 40e-6, 25e-3};
+constexpr Figures kLeast = {0.05, 1e7, 1e10, 1, 1e-7, 1e9, 1e8, 1e-7, 1e-7, 1e-5};
+constexpr Figures kMost = {1, 1e13, 1e14, 100, 1e-3, 1e13, 1e12, 5e-3, 5e-3, 10};
 
 absl::StatusOr<Cluster> ClusterOf(const Figures& figures, int64_t devices_per_node,
                                   int64_t num_nodes) {
@@ -65,6 +66,7 @@ absl::StatusOr<Cluster> ClusterOf(const Figures& figures, int64_t devices_per_no
   kind.memory_bytes_per_s = figures[kMemoryBytesPerS];
   kind.peak_flops_per_s[static_cast<size_t>(DType::kF32)] = kPeakFlopsPerS;
   kind.launch_s = figures[kLaunchS];
+  kind.step_s = figures[kStepS];
   for (int i = 0; i < kEfficiencyPoints; ++i) {
     const double flops = std::pow(10, 6 + 0.4 * i);
     kind.efficiency.push_back(

@@ -7,7 +7,7 @@
 //   - the part of the peak that large products reach, and the flops of a product that reaches half
 //     of that
 //   - the rate of a device's memory, how far attention is from the peak rates, and what the host
-//     takes to launch a kernel
+//     takes to launch a kernel and between two steps
 //   - rate and latency within a node and between nodes
 // found on their logarithms by the subplex method (Rowan, "Functional stability analysis of
 // numerical algorithms", 1990; in the library NLopt), which minimises the mean of |predicted /

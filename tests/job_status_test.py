@@ -131,7 +131,9 @@ class JobStatusTest(WatchedJobTest):
         self.assertEqual(len(status["processes"]), 1)
         self.assertEqual(len(status["devices"]), 2)
         self.assertIn("device 1", self.call("stack", str(job.pid)).stdout)
-        self.assertIn("BUSY", self.call("top", "--once").stdout)
+        table = self.call("top", "--once").stdout
+        self.assertRegex(table, r"\nBUSY and rates: over the last \d+\.\d s; -: n/a\n")
+        self.assertRegex(table, r"(?m)^ +0 +2 +\d+ % +[1-9][\d.]* +[1-9][\d.]*$")
         sockets = list((self.folder / "host" / "penstock").glob("*.sock"))
         self.assertEqual(len(sockets), 1)
         self.assertEqual(self.look(str(sockets[0]))["job"]["id"], status["job"]["id"])

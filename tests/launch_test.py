@@ -266,7 +266,7 @@ class LaunchTest(unittest.TestCase):
             command = re.search(
                 rf"(?m)^penstock: the coordinator \(pid {run.pid} on {socket.gethostname()}\) is gone; "
                 rf"continue from the last checkpoint in {checkpoints}, on {socket.gethostname()}, "
-                rf"with: (cd \S+ && {PENSTOCK} launch .* --resume)$", log)
+                rf"if one was written, with: (cd \S+ && {PENSTOCK} launch .* --resume)$", log)
             self.assertIsNotNone(command, log)
         # It does.
         again = command[1].replace("train.steps=1000000", "train.steps=1")

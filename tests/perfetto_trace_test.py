@@ -209,11 +209,18 @@ class PerfettoTraceTest(unittest.TestCase):
                      "bytes of channels, planned", "bytes of workspace, planned"):
             self.assertEqual(counters.count(name), 2, counters)
         self.assertTrue(any(name.startswith("credits in use, F to B") for name in counters))
+        processes = {path[0] for path in map(trace.path, trace.slices) if len(path) > 1}
+        for name in ("resident bytes", "bytes of arenas, planned"):
+            self.assertEqual(sorted(trace.path(track) for track in trace.counters
+                                    if trace.names[track] == name),
+                             sorted([process, name] for process in processes))
         for track, samples in trace.counters.items():
             self.assertGreater(max(value for _, value in samples), 0, trace.path(track))
             self.assertGreaterEqual(min(value for _, value in samples), 0, trace.path(track))
             if trace.path(track)[-1].endswith(", planned"):  # a line that does not change
                 self.assertEqual(len({value for _, value in samples}), 1, trace.path(track))
+            elif trace.names[track] == "resident bytes":
+                self.assertGreater(min(value for _, value in samples), 1_000_000)
             else:
                 self.assertEqual(samples[-1][1], 0, trace.path(track))
 

@@ -1,7 +1,8 @@
 """What a user does: `pip install .` in a clean clone and a fresh virtual environment, where pip fetches
 what the build needs from PyPI, then the package's tests and the example of README.md.
 
-It takes minutes and the network, so it is run on demand only:
+It takes minutes and the network, so it is run on demand only. .ci/run asks for the module, which takes about 45 s
+of processor time:
 
     PENSTOCK_TEST_PIP=all python3 tests/pip_install_test.py       compiles the whole library
     PENSTOCK_TEST_PIP=module python3 tests/pip_install_test.py    links with the libraries of the build

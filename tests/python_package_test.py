@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,26 @@ def run(*command, folder="/", timeout=280):
                           env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
+
+
+class ConfigurationTest(unittest.TestCase):
+    def test_a_clean_clone_is_configured_as_scripts_build_does(self):
+        with tempfile.TemporaryDirectory(prefix="penstock_clone.") as folder:
+            clone = pathlib.Path(folder)
+            shutil.copytree(ROOT / "python", clone / "python")
+            (clone / "penstock").mkdir()
+            for name in ("penstock/version.h", "CMakePresets.json"):
+                shutil.copy(ROOT / name, clone / name)
+            # Ends the configuration of the libraries where it begins.
+            (clone / "CMakeLists.txt").write_text(
+                "cmake_minimum_required(VERSION 3.25)\nproject(libraries NONE)\n"
+                'message(FATAL_ERROR "several sources at once: ${PENSTOCK_UNITY}")\n')
+            done = subprocess.run(
+                ["cmake", "-S", clone / "python", "-B", clone / "module", "-DSKBUILD=ON",
+                 "-DCMAKE_FIND_USE_PACKAGE_REGISTRY=OFF"],
+                capture_output=True, text=True, timeout=120, check=False)
+            self.assertIn("several sources at once: ON", done.stderr, done.stdout)
+            self.assertIn("-DPENSTOCK_UNITY=ON", (ROOT / "scripts/build").read_text())
 
 
 class PythonPackageTest(unittest.TestCase):

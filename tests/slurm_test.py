@@ -23,7 +23,7 @@ sys.dont_write_bytecode = True
 
 from tests.support import slurm  # noqa: E402
 from tests.support.launched_job import (PATIENCE_S, STEPS, free_port, job_text,  # noqa: E402
-                                        losses, losses_here)
+                                        losses, losses_here, parent_of)
 
 PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
 
@@ -177,13 +177,14 @@ class SlurmTest(unittest.TestCase):
 
     def test_a_second_interrupt_of_a_step_ends_the_job_at_once(self):
         run = self.start_long("srun", "--kill-on-bad-exit", "--mpi=pmix", "-N", "2")
-        member = next(int(pid.name) for pid in pathlib.Path("/proc").glob("[0-9]*")
-                      if self.cluster.is_of_a_job(pid.name) and is_member(pid, "1"))
-        os.kill(member, signal.SIGSTOP)  # so that no step ends
+        processes = [int(pid.name) for pid in pathlib.Path("/proc").glob("[0-9]*")
+                     if self.cluster.is_of_a_job(pid.name) and is_member(pid, "1")]
+        node = next(pid for pid in processes if parent_of(pid) in processes)
+        os.kill(node, signal.SIGSTOP)  # so that no step ends
         step = "{SLURM_JOB_ID}.{SLURM_STEP_ID}"
-        self.interrupt_steps_of(member, step)
+        self.interrupt_steps_of(node, step)
         self.read_to(run, "penstock: interrupted; ending after this step")
-        self.interrupt_steps_of(member, step)
+        self.interrupt_steps_of(node, step)
         errors = self.end_interrupted(run)
         self.assertIn("task 0: Exited with exit code 130\n", errors)
         self.assertNotIn("has not answered", errors)  # the silence of a member would end it later
@@ -234,6 +235,7 @@ def is_launch(process):
 
 
 def is_member(process, rank):
+    """Whether it is of the member of that rank, or of its node."""
     try:
         return is_launch(process) and f"SLURM_PROCID={rank}".encode() in (
             process / "environ").read_bytes().split(b"\0")

@@ -5,7 +5,8 @@
 
 A unity build (cmake/Unity.cmake) compiles several sources of a directory as one, so what their
 anonymous namespaces define must not have the same names. Prints `file:line: reason` for each name
-that an earlier source of its directory has, and exits with status 1 if there is any.
+that an earlier source of its directory has, and exits with status 1 if there is any. So must test
+suites, by whose names ctest tells the files of a program apart.
 
 Functions may share a name if their parameters differ, aliases if they are the same. Tests differ
 from other sources. Sources that CMakeLists.txt lists behind ALONE, or tests/CMakeLists.txt in
@@ -86,6 +87,15 @@ def named(head):
     return None
 
 
+def suites(text):
+    """Yields (name, line) of each test suite, where it is first used."""
+    seen = set()
+    for match in re.finditer(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+)", blanked(text), re.M):
+        if match[1] not in seen:
+            seen.add(match[1])
+            yield match[1], text.count("\n", 0, match.start()) + 1
+
+
 def alone(root):
     """The sources that are not compiled with others."""
     found = set()
@@ -107,6 +117,7 @@ def main():
     for folder in FOLDERS:
         for directory, _, files in sorted(os.walk(os.path.join(root, folder))):
             seen = {}
+            seen_suites = {}
             for file in sorted(files):
                 path = os.path.join(directory, file)
                 relative = os.path.relpath(path, root)
@@ -125,6 +136,12 @@ def main():
                     here.add(key)
                 for key in here:
                     seen.setdefault(key, relative)
+                for suite, line in suites(read(path)):
+                    first = seen_suites.setdefault(suite, relative)
+                    if first != relative:
+                        print(f"{relative}:{line}: the test suite {suite} is in {first}, too: unity "
+                              f"builds make one program of both")
+                        status = 1
     return status
 
 

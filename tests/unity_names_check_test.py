@@ -50,6 +50,12 @@ class UnityNamesCheckTest(unittest.TestCase):
         self.assert_collides("Invalid(const Parts&...)",
                              "template <typename... Parts>\nint Invalid(const Parts&... parts) {}")
 
+    def test_a_suite_in_two_files_is_reported(self):
+        status, output = self.run_on({"base/a_test.cc": "TEST(AddTest, Adds) {}",
+                                      "base/b_test.cc": "TEST(BTest, B) {}\nTEST_F(AddTest, C) {}"})
+        self.assertEqual(status, 1)
+        self.assertIn("base/b_test.cc:5: the test suite AddTest is in base/a_test.cc, too", output)
+
     def test_overloads_aliases_and_members_may_share_names(self):
         self.assert_fine({"base/a.cc": "int Add(int a) { return 1; }",
                           "base/b.cc": "int Add(double a) { return 1; }"})

@@ -20,10 +20,10 @@
 
 namespace penstock::transport {
 
-// Refuses specs that do not hold together: counts of the wrong number or negative, tensors that do
-// not add up to them or that such a collective cannot have, peers that are
-// no permutation, a group with a device twice or out of range, a reduction that the dtype does not
-// have (reduce.h), chunks smaller than an element or so small that a run has more than 2^20.
+// Returns an error for an inconsistent spec: counts of the wrong number or negative, tensors that
+// do not add up to them or that such a collective cannot have, peers that are no permutation, a
+// group with a device twice or out of range, a reduction that the dtype does not have (reduce.h),
+// chunks smaller than an element or so small that a run has more than 2^20.
 absl::Status CheckCollective(const CollectiveSpec& spec, uint32_t num_devices);
 
 // The devices with which the member `device` of the group exchanges messages: ascending. Messages
@@ -48,9 +48,9 @@ class Collective {
   // place), an all_gather's input may lie at its place in the output, and a reduce_scatter's output
   // at its place in the input. Both belong to the run until it is over, the lists do not.
   // `flags` travel with the data, so they reach every rank whose output depends on this rank's
-  // input: all of an all_reduce, reduce_scatter and all_gather (empty blocks included), of a
-  // broadcast those behind the root, of a permute the receiver, of an all_to_all those that it
-  // sends something, as an empty block is no message, and perhaps those that these send something.
+  // input: of an all_reduce, reduce_scatter and all_gather all ranks (empty blocks included), of a
+  // broadcast all but the root, of a permute the receiver, of an all_to_all those that get a block
+  // that is not empty from it, and possibly those that receive from these.
   // With kErrorFlag the data means nothing, but every run still completes. REQUIRES: not running,
   // and Settle() is true.
   virtual void StartTensors(const void* const* inputs, void* const* outputs, uint64_t sequence,

@@ -8,10 +8,16 @@
 #ifndef PENSTOCK_TRANSPORT_NCCL_H_
 #define PENSTOCK_TRANSPORT_NCCL_H_
 
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "base/strings.h"
 #include "transport/stream_collective.h"
 
 namespace penstock::transport {
@@ -29,10 +35,19 @@ struct NcclOptions {
   absl::Duration timeout = absl::Seconds(60);
 };
 
-// For the devices of one session of one process, each a GPU of its own. Members of other processes
-// do not join: collectives with them fail with kFailedPrecondition. Sums have NCCL's association,
-// not that of base/collective.h. kFailedPrecondition says why there is no NCCL.
+// For the devices of one session of one process, each a GPU of its own. Sums have NCCL's
+// association, not that of base/collective.h. kFailedPrecondition says why there is no NCCL.
 absl::StatusOr<CommunicatorFactory> CreateNcclCommunicators(const NcclOptions& options = {});
+
+// The same where members are in several processes. `gpu_of` names the GPU of a device of the plan,
+// the same way in all processes: see CommunicatorSource::HardwareOf.
+absl::StatusOr<std::shared_ptr<CommunicatorSource>> CreateNcclSource(
+    std::function<std::string(uint32_t index)> gpu_of, const NcclOptions& options = {});
+
+// "NCCL 2.28.9"
+inline std::string NcclName(int version) {
+  return StrCat("NCCL ", version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
 
 }  // namespace penstock::transport
 

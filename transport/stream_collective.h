@@ -13,10 +13,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 #include "base/collective.h"
 #include "base/device.h"
@@ -42,8 +46,8 @@ class StreamCollective {
   virtual absl::Status Launch(const StreamCollectiveArgs& args) = 0;
 };
 
-// What joins a device to the others. It may go before what it made, which is launched no more then;
-// NCCL's runs that wait on the device for members that are gone end with it.
+// Connects a device to the other members. It may be destroyed before its collectives, which must
+// not be launched afterwards; that aborts operations of NCCL that wait for missing members.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -54,11 +58,39 @@ class Communicator {
   virtual absl::StatusOr<std::unique_ptr<StreamCollective>> Create(const CollectiveSpec& spec,
                                                                    int rank, Stream& stream,
                                                                    bool tells_failures) = 0;
+  // Any thread: launches that wait for other members on the host fail with kCancelled from now on.
+  // What waits on the device goes on until the communicator is destroyed.
+  virtual void Cancel() {}
 };
 
-// A communicator for device `index` of a plan.
-using CommunicatorFactory =
-    std::function<absl::StatusOr<std::unique_ptr<Communicator>>(uint32_t index, Device& device)>;
+// Devices of a plan that run collectives together, by rank.
+using DeviceGroup = std::vector<uint32_t>;
+
+// A communicator for device `index` of a plan. `groups` are all of which it is a member, in one
+// order for all devices of the plan, such as the increasing one: members of several groups may join
+// them one after another, and would wait for each other for ever in different orders.
+using CommunicatorFactory = std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
+    uint32_t index, Device& device, absl::Span<const DeviceGroup> groups)>;
+
+// What the members of a group find each other by, such as a unique id of NCCL. One process makes
+// it, and whoever has it can join: it travels over authenticated connections alone.
+using GroupIds = std::map<DeviceGroup, std::string>;
+inline constexpr size_t kMaxGroupIdBytes = 4096;
+
+// The communicators of a process whose devices run collectives with those of other processes.
+// Thread rule: any thread.
+class CommunicatorSource {
+ public:
+  virtual ~CommunicatorSource() = default;
+  // What moves the data, with its version, such as "NCCL 2.28.9": all members must have the same.
+  virtual std::string name() const = 0;
+  // Names what device `index` of a plan computes on: members of a group need different ones.
+  virtual std::string HardwareOf(uint32_t index) const = 0;
+  // For a group that has not been joined yet, by the process of one of its members.
+  virtual absl::StatusOr<std::string> CreateGroupId() = 0;
+  // For the devices of one session. `ids` has all groups of which they are members.
+  virtual CommunicatorFactory CreateFactory(GroupIds ids) = 0;
+};
 
 }  // namespace penstock::transport
 

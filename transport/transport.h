@@ -102,16 +102,16 @@ class Endpoint {
   // that is not pending.
   virtual void Cancel(Request* request) = 0;
 
-  // Moves requests along; returns whether any changed state. Never blocks. A peer's sends may need
-  // it after this side's own requests are done, so an owner goes on until no peer needs it.
+  // Moves requests along; returns whether any changed state. Never blocks. Peers may need these
+  // calls to complete their sends, so an owner keeps calling after its own requests are done.
   virtual bool Progress() = 0;
 
   // The owner is about to sleep, unless one more Progress finds something: whatever arrives from
   // here on causes a wake-up.
   virtual void PrepareSleep() {}
-  // The same of an owner that sleeps on a descriptor of its own as well, so that no other thread
-  // has to run before it: readable when something has arrived from another process, until the next
-  // Progress. -1: nothing arrives but with a wake-up.
+  // Like PrepareSleep, for an owner that polls file descriptors itself, which saves a thread
+  // switch. Returns one that is readable once a message from another process has arrived, until the
+  // next Progress; -1 if only wake-ups tell of arrivals.
   virtual int PrepareSleepOnArrivals() {
     PrepareSleep();
     return -1;
@@ -148,8 +148,8 @@ class Transport {
   virtual absl::Status RegisterMemory(void* /*data*/, size_t /*num_bytes*/) {
     return absl::OkStatus();
   }
-  // Takes a share in memory that requests name, `num_bytes` in all. It is kept until nothing reads
-  // or writes the memory for a request any more: that may be after the transport has gone. Called
+  // Shares the ownership of memory that requests use, `num_bytes` in all, until nothing reads or
+  // writes the memory for a request any more: that may be after the transport has gone. Called
   // before the first message that names the memory, once for each owner; by any thread.
   virtual void Hold(std::shared_ptr<const void> owner, uint64_t num_bytes);
   // Sleeps until `fd` is readable, or something has arrived from another process for an endpoint

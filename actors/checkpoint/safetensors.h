@@ -36,14 +36,17 @@ using Metadata = std::map<std::string, std::string>;
 
 // The program that wrote a file. Files of this one have checksums.
 inline constexpr char kWriterKey[] = "writer";
+// Its value in files of this one.
 inline constexpr char kWriter[] = "penstock";
 
+// A tensor of a file.
 struct SafetensorsTensor {
-  std::string name;
-  TensorType type;
+  std::string name;     // unique in the file
+  TensorType type;      // what its bytes are
   uint64_t offset = 0;  // of its bytes, from the first byte of the first tensor
 };
 
+// What a file says of its tensors.
 struct SafetensorsHeader {
   std::vector<SafetensorsTensor> tensors;  // in the order of their bytes
   Metadata metadata;                       // without the checksums
@@ -58,8 +61,8 @@ uint64_t ChecksumOfSelf(std::string text, std::string_view name, const std::stri
 
 // A tensor to be written.
 struct SafetensorsSource {
-  std::string name;
-  TensorType type;
+  std::string name;  // unique in the file
+  TensorType type;   // what its bytes are
   // Returns the tensor's bytes, which stay until the next call of this or of another source.
   std::function<absl::StatusOr<const std::byte*>()> bytes;
 };
@@ -80,7 +83,9 @@ class SafetensorsFile {
   // Reads and checks the header.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
 
+  // As Open was given it.
   const std::string& path() const { return path_; }
+  // What the file says of its tensors.
   const SafetensorsHeader& header() const { return header_; }
   // Of the header; nothing if the file has no checksums.
   std::optional<uint64_t> checksum() const { return checksum_; }

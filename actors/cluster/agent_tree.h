@@ -65,6 +65,9 @@ LaunchCommand CommandOfPart(const TreeOptions& options, absl::Span<const TreeHos
 std::vector<std::string> RunThrough(std::vector<std::string> through, bool joins_arguments,
                                     absl::Span<const std::string> words);
 
+// Of the last line of a program that starts nodes, what an error shows.
+inline constexpr size_t kMaxStarterLineBytes = 300;
+
 // What is said of a node behind "exited with status 255", the status of an ssh that has failed
 // itself: " (ssh on n1: its last line)", with the host that has run it. Nothing of another status,
 // which is the node's.

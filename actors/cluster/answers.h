@@ -24,6 +24,7 @@
 
 namespace penstock::actors {
 
+// A source of answers, and those who wait for one. See the top of this file.
 template <typename T>
 class Answers {
  public:
@@ -32,8 +33,10 @@ class Answers {
 
   // What answers; it may take a while, but not for ever.
   using Source = std::function<absl::StatusOr<T>()>;
+  // Takes the answer to a question.
   using Reply = std::function<void(const absl::StatusOr<T>& answer)>;
 
+  // Starts the thread that calls the source. If the system gives none, questions are refused.
   explicit Answers(Source source) : source_(std::move(source)) {
     absl::StatusOr<std::thread> thread = StartThread("answers", [this] { Main(); });
     if (thread.ok()) {

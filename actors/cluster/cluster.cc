@@ -61,19 +61,19 @@ class Cluster::Impl {
     const auto end_job = [this](const absl::Status& cause) {
       loop_->Post([this, cause] { supervisor_->Fail(cause); });
     };
-    actors_ = std::make_unique<ClusterActors>(
-        options_.on_output,
-        RankTable(options_.num_processes, options_.num_devices, options_.process_devices),
-        [this](const MemberLoss& loss, const absl::Status& report) { OnLoss(loss.rank, report); },
-        end_job);
-    supervisor_ = std::make_unique<NodeSupervisor>(
-        options_, *loop_, actors_->membership(),
-        [](kj::AsyncIoContext& io) { return std::make_unique<LocalLauncher>(io); },
-        [this](uint32_t rank, const std::string& host, std::string_view line) {
-          actors_->pump().Print({rank, host, std::string(line)});
-        });
+    supervisor_ = std::make_unique<NodeSupervisor>(options_, *loop_);
+    actors_ = std::make_unique<ClusterActors>(ClusterActors::Setup{
+        .on_output = options_.on_output,
+        .ranks = RankTable(options_.num_processes, options_.num_devices, options_.process_devices),
+        .on_loss = [this](const MemberLoss& loss,
+                          const absl::Status& report) { OnLoss(loss.rank, report); },
+        .times = NodeSupervisor::TimesOf(options_),
+        .detector = supervisor_->detector_handlers(),
+        .make_launcher = [](kj::AsyncIoContext& io) { return std::make_unique<LocalLauncher>(io); },
+        .processes = supervisor_->process_events(),
+        .on_failure = end_job});
     access_ = std::make_shared<ClusterAccess>(*loop_, *supervisor_);
-    RETURN_IF_ERROR(loop_->Await([this, &key] { return supervisor_->Listen(key); },
+    RETURN_IF_ERROR(loop_->Await([this, &key] { return supervisor_->Listen(key, *actors_); },
                                  options_.join_timeout, StrCat("listening at ", options_.listen)));
     if (options_.on_listening) options_.on_listening(supervisor_->address(), options_.key);
     RETURN_IF_ERROR(StartProcesses());
@@ -125,12 +125,15 @@ class Cluster::Impl {
     const absl::Duration timeout = options_.stop_timeout + absl::Seconds(5);
     end_ =
         loop_->Await([&] { return supervisor_->Stop(outcome); }, timeout, "the end of the nodes");
+    // What was seen of the nodes counts, before the loop stops to look at them.
+    (void)actors_->failure_detector().Flush(options_.stop_timeout);
     end_.Update(loop_->Await(
         [this]() -> kj::Promise<void> {
           supervisor_->Close();
           return kj::READY_NOW;
         },
         timeout, "the end of the cluster"));
+    actors_->launcher().Stop();  // kills the processes that still run
     (void)actors_->pump().Flush(options_.stop_timeout);
     actors_->Stop(options_.stop_timeout);
     loop_->Stop();
@@ -155,7 +158,8 @@ class Cluster::Impl {
                                                       EngineObserver* observer,
                                                       const SessionOptions& options) {
     auto engine = std::make_unique<ClusterEngine>(access_, *loop_, *supervisor_, actors_->system(),
-                                                  plan, observer, options, options_.stop_timeout);
+                                                  plan, observer, options, options_.stop_timeout,
+                                                  options_.on_collectives);
     RETURN_IF_ERROR(engine->Open(nodes_, options));
     return engine;
   }
@@ -301,9 +305,10 @@ class Cluster::Impl {
   }
 
   absl::Status LaunchOne(const LaunchCommand& command) {
-    return loop_->Await([this, &command] { return supervisor_->LaunchInTurn(command); },
-                        options_.join_timeout + kTurnTimeout,
-                        StrCat("starting node ", command.rank));
+    RETURN_IF_ERROR(loop_->Await([this, &command] { return supervisor_->AwaitTurn(command); },
+                                 options_.join_timeout + kTurnTimeout,
+                                 StrCat("the turn of node ", command.rank)));
+    return actors_->launcher().Launch(command, options_.join_timeout);
   }
 
   // Starts the agents of a tree. REQUIRES: CheckTree() is OK.

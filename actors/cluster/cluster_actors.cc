@@ -6,27 +6,42 @@
 
 namespace penstock::actors {
 
-ClusterActors::ClusterActors(OutputPump::OnOutput on_output, RankTable ranks,
-                             Membership::OnLoss on_loss,
-                             std::function<void(const absl::Status& status)> on_failure) {
+ClusterActors::ClusterActors(Setup setup) {
   const CafThread thread;
-  // A worker for the pump, whose reader may block, and one for the others.
+  // A worker for the pump, whose reader may block, one for the membership, whose handler may, and
+  // one for the others: the failure detector is on time whatever these do.
   config_.set("scheduler.policy", caf::atom("sharing"));
-  config_.set("scheduler.max-threads", size_t{2});
+  config_.set("scheduler.max-threads", size_t{3});
   system_ = std::make_unique<caf::actor_system>(config_);
-  pump_ = std::make_unique<OutputPump>(*system_, std::move(on_output));
-  membership_ = std::make_unique<Membership>(*system_, std::move(ranks), std::move(on_loss));
-  supervisor_ = system_->spawn<Supervisor>(std::move(on_failure));
+  pump_ = std::make_unique<OutputPump>(*system_, std::move(setup.on_output));
+  membership_ =
+      std::make_unique<Membership>(*system_, std::move(setup.ranks), std::move(setup.on_loss));
+  setup.processes.on_line = [pump = pump_.get(), on_line = std::move(setup.processes.on_line)](
+                                uint32_t rank, std::string_view line) {
+    if (on_line) on_line(rank, line);
+    pump->Print(rank, line);
+  };
+  launcher_ = std::make_unique<ProcessLauncher>(*system_, std::move(setup.make_launcher),
+                                                std::move(setup.processes));
+  setup.detector.kill = [launcher = launcher_.get()](uint32_t rank) { launcher->Kill(rank); };
+  failure_detector_ = std::make_unique<FailureDetector>(*system_, membership_->typed_actor(),
+                                                        setup.times, std::move(setup.detector));
+  supervisor_ = system_->spawn<Supervisor>(std::move(setup.on_failure));
   Watch(supervisor_, {pump_->Start(), "output pump", Child::kOutputPump,
                       [pump = pump_.get()] { return pump->Start(); }});
   Watch(supervisor_, {membership_->actor(), "membership", Child::kMembership, nullptr});
   Watch(supervisor_, {membership_->join_proxy(), "join proxy", Child::kJoinProxy,
                       [membership = membership_.get()] { return membership->StartJoinProxy(); }});
+  Watch(supervisor_,
+        {failure_detector_->actor(), "failure detector", Child::kFailureDetector, nullptr});
+  Watch(supervisor_, {launcher_->actor(), "launcher", Child::kLauncher, nullptr});
 }
 
 ClusterActors::~ClusterActors() {
   Stop(absl::ZeroDuration());
   const CafThread thread;
+  failure_detector_ = nullptr;
+  launcher_ = nullptr;
   membership_ = nullptr;
   pump_ = nullptr;
   system_ = nullptr;
@@ -42,6 +57,8 @@ void ClusterActors::Stop(absl::Duration reader_timeout) {
     self->wait_for(supervisor_);
     supervisor_ = nullptr;
   }
+  launcher_->Stop();
+  failure_detector_->Stop();
   membership_->Stop();
   (void)pump_->Stop(reader_timeout);
 }

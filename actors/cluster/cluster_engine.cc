@@ -2,12 +2,14 @@
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "actors/cluster/chunked_transfer_internal.h"
 #include "actors/cluster/cluster_engine_internal.h"
 #include "actors/cluster/cluster_kept_states_internal.h"
 #include "actors/cluster/connection_internal.h"
+#include "actors/cluster/core_groups.h"
 #include "actors/cluster/node_calls_internal.h"
 #include "actors/cluster/plan_slice.h"
 #include "actors/cluster/read_tiles_internal.h"
@@ -39,13 +41,15 @@ size_t TextSize(capnp::Text::Reader text) { return std::min(text.size(), control
 ClusterEngine::ClusterEngine(std::shared_ptr<ClusterAccess> access, control::ControlLoop& loop,
                              NodeSupervisor& supervisor, caf::actor_system& system,
                              const planner::Plan& plan, EngineObserver* observer,
-                             const SessionOptions& options, absl::Duration stop_timeout)
+                             const SessionOptions& options, absl::Duration stop_timeout,
+                             OnCollectives on_collectives)
     : access_(std::move(access)),
       loop_(loop),
       supervisor_(supervisor),
       system_(system),
       timeout_(options.timeout),
       stop_timeout_(stop_timeout),
+      on_collectives_(std::move(on_collectives)),
       session_(std::make_shared<ClusterSession>(
           plan,
           options.num_processes > 0 ? std::min(options.num_processes, supervisor.num_processes())
@@ -66,7 +70,7 @@ absl::Status ClusterEngine::Open(const std::vector<NodeDescription>& nodes,
   RETURN_IF_ERROR(CheckFitsNodes(nodes, options));
   hosts_.resize(supervisor_.num_processes());
   for (const NodeDescription& node : nodes) hosts_[node.rank] = node.host;
-  FindCrowdedHosts(nodes, options);
+  FindOversubscribedNodes(nodes, options);
   std::vector<std::shared_ptr<const std::string>> slices;
   uint64_t plan_bytes = 0;
   for (uint32_t rank = 0; rank < num_processes(); ++rank) {
@@ -80,20 +84,27 @@ absl::Status ClusterEngine::Open(const std::vector<NodeDescription>& nodes,
   RETURN_IF_ERROR(
       loop_.Await([&]() -> control::StatusPromise { return supervisor_.BeginSession(session_); },
                   timeout_, "the start of the session"));
-  const auto addresses = std::make_shared<std::vector<std::string>>(num_processes());
+  const auto opened = std::make_shared<std::vector<OpenedNode>>(num_processes());
   RETURN_IF_ERROR(CallAll(
       [&](uint32_t rank, control::Node::Client& node) {
-        return OpenNode(rank, node, slices[rank], options, addresses);
+        return OpenNode(rank, node, slices[rank], options, opened);
       },
       "the loading of the plan", control::BoundOf(timeout_, plan_bytes)));
+  ASSIGN_OR_RETURN(const std::optional<NodeCollectives> collectives,
+                   OpenCollectives(*opened, nodes, options));
   RETURN_IF_ERROR(CallAll(
-      [&](uint32_t, control::Node::Client& node) {
+      [&](uint32_t rank, control::Node::Client& node) {
         auto call = node.connectRequest();
         call.setGeneration(session_->generation());
         auto processes = call.initProcesses(num_processes());
-        for (uint32_t rank = 0; rank < num_processes(); ++rank) {
-          processes[rank].setFirstDevice(session_->DevicesOf(rank).first);
-          processes[rank].setAddress(AsData((*addresses)[rank].data(), (*addresses)[rank].size()));
+        for (uint32_t other = 0; other < num_processes(); ++other) {
+          const std::string& address = (*opened)[other].address;
+          processes[other].setFirstDevice(session_->DevicesOf(other).first);
+          processes[other].setAddress(AsData(address.data(), address.size()));
+        }
+        if (collectives.has_value()) {
+          const DeviceRange devices = session_->DevicesOf(rank);
+          WriteCollectives(PartOf(*collectives, devices), devices, call.initCollectives());
         }
         return control::StatusOf(call.send());
       },
@@ -154,28 +165,26 @@ absl::Status ClusterEngine::CheckFitsNodes(const std::vector<NodeDescription>& n
   return absl::OkStatus();
 }
 
-void ClusterEngine::FindCrowdedHosts(const std::vector<NodeDescription>& nodes,
-                                     const SessionOptions& options) {
-  struct Host {
-    uint64_t num_threads = 0;
-    uint64_t num_cores = 0;
-  };
-  std::map<std::string, Host> hosts;
+void ClusterEngine::FindOversubscribedNodes(const std::vector<NodeDescription>& nodes,
+                                            const SessionOptions& options) {
+  is_oversubscribed_.resize(num_processes());
+  std::vector<NodeDescription> used;
   for (const NodeDescription& node : nodes) {
     if (node.rank >= num_processes()) continue;
-    Host& host = hosts[node.host];
-    host.num_threads += uint64_t{session_->DevicesOf(node.rank).count} *
-                        static_cast<uint64_t>(std::max(options.threads_per_device, 1));
-    host.num_cores = std::min<uint64_t>(host.num_cores + node.num_cores, node.host_cores);
+    used.push_back(node);
+    used.back().num_devices = session_->DevicesOf(node.rank).count;
   }
-  for (const auto& [name, host] : hosts) {
-    if (host.num_threads > host.num_cores) crowded_hosts_.insert(name);
+  for (const CoreGroup& group : FindCoreGroups(used)) {
+    const int64_t num_threads = group.num_devices * std::max(options.threads_per_device, 1);
+    for (const size_t i : group.nodes) {
+      is_oversubscribed_[used[i].rank] = num_threads > group.num_cores;
+    }
   }
 }
 
 control::StatusPromise ClusterEngine::OpenNode(
     uint32_t rank, control::Node::Client& node, const std::shared_ptr<const std::string>& slice,
-    const SessionOptions& options, const std::shared_ptr<std::vector<std::string>>& addresses) {
+    const SessionOptions& options, const std::shared_ptr<std::vector<OpenedNode>>& opened) {
   auto call = node.openRequest();
   auto spec = call.initSession();
   spec.setGeneration(session_->generation());
@@ -198,13 +207,83 @@ control::StatusPromise ClusterEngine::OpenNode(
   spec.setInitStates(options.states == nullptr);
   spec.setCapturesGraphs(options.captures_graphs);
   spec.setLinkTimeoutMs(supervisor_.LinkTimeoutMs());
-  spec.setSharesCores(crowded_hosts_.contains(hosts_[rank]));
+  spec.setSharesCores(is_oversubscribed_[rank]);
   call.setObserver(session_->MakeObserver(rank));
-  return control::StatusOf(call.send(),
-                           [addresses, rank](auto&& response) {
-                             return TakeAddress(response.getAddress(), &(*addresses)[rank]);
-                           })
+  return control::StatusOf(
+             call.send(),
+             [opened, rank,
+              count = session_->DevicesOf(rank).count](auto&& response) -> absl::Status {
+               OpenedNode& node = (*opened)[rank];
+               RETURN_IF_ERROR(TakeAddress(response.getAddress(), &node.address));
+               ASSIGN_OR_RETURN(node.communicators,
+                                ReadCommunicators(response.getCommunicators(), count));
+               return absl::OkStatus();
+             })
       .attach(std::move(offered));
+}
+
+absl::StatusOr<std::optional<NodeCollectives>> ClusterEngine::OpenCollectives(
+    const std::vector<OpenedNode>& opened, const std::vector<NodeDescription>& nodes,
+    const SessionOptions& options) {
+  const planner::Plan& plan = session_->plan();
+  if (plan.collectives.empty()) return std::nullopt;
+  std::vector<NodeCommunicators> communicators;
+  std::vector<std::string> names(num_processes());
+  for (const OpenedNode& node : opened) communicators.push_back(node.communicators);
+  for (const NodeDescription& node : nodes) {
+    if (node.rank < num_processes()) names[node.rank] = NameOf(node);
+  }
+  absl::StatusOr<std::string> agreed = AgreeOnCommunicators(communicators, names);
+  NodeCollectives collectives;
+  if (agreed.ok()) {
+    const planner::PolicyRegistry builtin_policies = planner::BuiltinPolicies();
+    absl::StatusOr<StreamLaunches> launches = PlanStreamLaunches(
+        plan, options.policies == nullptr ? builtin_policies : *options.policies);
+    if (launches.ok()) {
+      collectives.launches = *std::move(launches);
+    } else {
+      agreed = launches.status();
+    }
+  }
+  if (on_collectives_ != nullptr) on_collectives_(agreed);
+  if (!agreed.ok()) return std::nullopt;
+  ASSIGN_OR_RETURN(collectives.ids, CreateGroupIds());
+  return collectives;
+}
+
+// The node of a group's first device makes its id.
+absl::StatusOr<transport::GroupIds> ClusterEngine::CreateGroupIds() {
+  const auto groups =
+      std::make_shared<std::vector<std::vector<transport::DeviceGroup>>>(num_processes());
+  for (transport::DeviceGroup& group : GroupsOf(session_->plan())) {
+    uint32_t rank = 0;
+    while (!session_->DevicesOf(rank).Has(group.front())) ++rank;
+    (*groups)[rank].push_back(std::move(group));
+  }
+  const auto ids = std::make_shared<transport::GroupIds>();
+  RETURN_IF_ERROR(CallAll(
+      [&](uint32_t rank, control::Node::Client& node) -> control::StatusPromise {
+        if ((*groups)[rank].empty()) return absl::OkStatus();
+        auto call = node.createGroupIdsRequest();
+        call.setGeneration(session_->generation());
+        call.setCount(static_cast<uint32_t>((*groups)[rank].size()));
+        return control::StatusOf(call.send(), [groups, ids, rank](auto&& response) -> absl::Status {
+          const std::vector<transport::DeviceGroup>& of_node = (*groups)[rank];
+          const auto made = response.getIds();
+          if (made.size() != of_node.size()) {
+            return absl::InternalError("made ids of other groups than was asked for");
+          }
+          for (unsigned i = 0; i < made.size(); ++i) {
+            if (made[i].size() > transport::kMaxGroupIdBytes) {
+              return absl::InternalError("made the id of a group that is too long");
+            }
+            (*ids)[of_node[i]] = control::AsText(made[i]);
+          }
+          return absl::OkStatus();
+        });
+      },
+      "the ids of the groups of devices"));
+  return std::move(*ids);
 }
 
 void ClusterEngine::Stop() {

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <set>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +29,7 @@
 #include "actors/cluster/node_calls_internal.h"
 #include "actors/cluster/node_description.h"
 #include "actors/cluster/node_supervisor_internal.h"
+#include "actors/cluster/stream_collectives_internal.h"
 #include "actors/session/engine.h"
 #include "actors/session/session.h"
 #include "planner/plan/plan.h"
@@ -37,13 +38,15 @@ namespace penstock::actors {
 
 class ClusterEngine final : public Engine {
  public:
+  using OnCollectives = std::function<void(const absl::StatusOr<std::string>& communicators)>;
+
   // `loop`, `supervisor` and `plan` outlive the result, `observer` Stop. `stop_timeout` limits how
   // long Stop waits for the nodes. `access` is that of the cluster, for what outlives the engine;
-  // `system` is the cluster's.
+  // `system` is the cluster's; `on_collectives` as in ClusterOptions.
   ClusterEngine(std::shared_ptr<ClusterAccess> access, control::ControlLoop& loop,
                 NodeSupervisor& supervisor, caf::actor_system& system, const planner::Plan& plan,
                 EngineObserver* observer, const SessionOptions& options,
-                absl::Duration stop_timeout);
+                absl::Duration stop_timeout, OnCollectives on_collectives);
   ~ClusterEngine() override { Stop(); }
 
   // Loads the plan into `nodes`, which have all joined. Before any other call.
@@ -73,11 +76,22 @@ class ClusterEngine final : public Engine {
 
   absl::Status CheckFitsNodes(const std::vector<NodeDescription>& nodes,
                               const SessionOptions& options) const;
-  void FindCrowdedHosts(const std::vector<NodeDescription>& nodes, const SessionOptions& options);
+  void FindOversubscribedNodes(const std::vector<NodeDescription>& nodes,
+                               const SessionOptions& options);
+  // What nodes answer to open().
+  struct OpenedNode {
+    std::string address;
+    NodeCommunicators communicators;
+  };
   control::StatusPromise OpenNode(uint32_t rank, control::Node::Client& node,
                                   const std::shared_ptr<const std::string>& slice,
                                   const SessionOptions& options,
-                                  const std::shared_ptr<std::vector<std::string>>& addresses);
+                                  const std::shared_ptr<std::vector<OpenedNode>>& opened);
+  // How the devices run the collectives themselves; null: the host runs them.
+  absl::StatusOr<std::optional<NodeCollectives>> OpenCollectives(
+      const std::vector<OpenedNode>& opened, const std::vector<NodeDescription>& nodes,
+      const SessionOptions& options);
+  absl::StatusOr<transport::GroupIds> CreateGroupIds();
   control::StatusPromise TakeEvents(
       control::Node::Client node, uint64_t max_events, uint32_t rank,
       const std::shared_ptr<std::vector<std::vector<TraceEvent>>>& events);
@@ -98,12 +112,15 @@ class ClusterEngine final : public Engine {
   caf::actor_system& system_;
   const absl::Duration timeout_;
   const absl::Duration stop_timeout_;
+  const OnCollectives on_collectives_;
   const std::shared_ptr<ClusterSession> session_;
   const NodeCalls calls_;
-  uint64_t trace_capacity_ = 0;          // events a device
-  std::vector<ClockAlignment> clocks_;   // of each node of the session, with a trace
-  std::vector<std::string> hosts_;       // of each node of the cluster
-  std::set<std::string> crowded_hosts_;  // more threads of devices than cores
+  uint64_t trace_capacity_ = 0;         // events a device
+  std::vector<ClockAlignment> clocks_;  // of each node of the session, with a trace
+  std::vector<std::string> hosts_;      // of each node of the cluster
+  // Of each node of the session: whether its cores have more threads of devices than there are
+  // cores.
+  std::vector<bool> is_oversubscribed_;
   bool is_stopped_ = false;
 };
 

@@ -10,12 +10,14 @@
 
 namespace penstock::actors {
 
+// How fast the hosts of a cluster compute and exchange data, as measured.
 struct ClusterFigures {
+  // Between two ranks.
   struct Link {
-    uint32_t a = 0;  // ranks, a < b
-    uint32_t b = 0;
-    double bytes_per_s = 0;
-    double latency_s = 0;
+    uint32_t a = 0;          // the lower rank
+    uint32_t b = 0;          // the higher one
+    double bytes_per_s = 0;  // of long messages
+    double latency_s = 0;    // of short ones
   };
 
   std::vector<double>

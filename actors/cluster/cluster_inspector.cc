@@ -16,35 +16,42 @@ constexpr absl::Duration kSlack = absl::Milliseconds(500);
 
 absl::StatusOr<EngineSnapshot> ClusterInspector::Inspect(absl::Duration timeout) {
   const auto snapshot = std::make_shared<EngineSnapshot>();
-  RETURN_IF_ERROR(access_->With([&](control::ControlLoop& loop, NodeSupervisor& supervisor) {
-    return loop.Await(
-        [&, this]() -> control::StatusPromise {
-          if (session_->is_over()) return absl::FailedPreconditionError("the session has ended");
-          snapshot->devices.resize(session_->plan().devices.size());
-          snapshot->processes.resize(session_->num_processes());
-          auto calls = kj::heapArrayBuilder<control::StatusPromise>(session_->num_processes());
-          for (uint32_t rank = 0; rank < session_->num_processes(); ++rank) {
-            calls.add(AskNode(loop, supervisor, rank, timeout, snapshot));
-          }
-          return control::JoinStatuses(calls.finish());
-        },
-        timeout + 2 * kSlack, "the look at the devices");
-  }));
+  RETURN_IF_ERROR(
+      access_->With([&](control::ControlLoop& loop, NodeSupervisor& supervisor) -> absl::Status {
+        ASSIGN_OR_RETURN(const MemberSilences silences, supervisor.Silences(timeout));
+        return loop.Await(
+            [&, this]() -> control::StatusPromise {
+              if (session_->is_over()) {
+                return absl::FailedPreconditionError("the session has ended");
+              }
+              snapshot->devices.resize(session_->plan().devices.size());
+              snapshot->processes.resize(session_->num_processes());
+              auto calls = kj::heapArrayBuilder<control::StatusPromise>(session_->num_processes());
+              for (uint32_t rank = 0; rank < session_->num_processes(); ++rank) {
+                calls.add(AskNode(loop, supervisor, rank, silences, timeout, snapshot));
+              }
+              return control::JoinStatuses(calls.finish());
+            },
+            timeout + 2 * kSlack, "the look at the devices");
+      }));
   return std::move(*snapshot);
 }
 
 // Ends with OK: a node that fails to answer is one that does not answer.
 control::StatusPromise ClusterInspector::AskNode(
-    control::ControlLoop& loop, NodeSupervisor& supervisor, uint32_t rank, absl::Duration timeout,
+    control::ControlLoop& loop, NodeSupervisor& supervisor, uint32_t rank,
+    const MemberSilences& silences, absl::Duration timeout,
     const std::shared_ptr<EngineSnapshot>& snapshot) const {
   const NodeDescription& node = supervisor.DescriptionOf(rank);
   const DeviceRange devices = session_->DevicesOf(rank);
+  const auto silence = silences.by_rank.find(rank);
   snapshot->processes[rank] = {
       .rank = rank,
       .pid = node.pid,
       .host = node.host,
       .answers = false,
-      .silence_ns = (supervisor.SilenceOf(rank) / kj::NANOSECONDS),
+      .silence_ns =
+          silence == silences.by_rank.end() ? 0 : absl::ToInt64Nanoseconds(silence->second),
       .first_device = devices.first,
       .num_devices = devices.count,
   };

@@ -25,7 +25,8 @@ class ClusterInspector final : public Inspector {
 
  private:
   control::StatusPromise AskNode(control::ControlLoop& loop, NodeSupervisor& supervisor,
-                                 uint32_t rank, absl::Duration timeout,
+                                 uint32_t rank, const MemberSilences& silences,
+                                 absl::Duration timeout,
                                  const std::shared_ptr<EngineSnapshot>& snapshot) const;
 
   const std::shared_ptr<ClusterAccess> access_;

@@ -6,6 +6,7 @@
 #   join(info)                  ---->  its rank
 #                              <----  ping() every so often, from here to the end
 #                              <----  open(session): transport made; its address
+#                              <----  createGroupIds(): where devices run collectives themselves
 #                              <----  connect(addresses of all): executors loaded
 #                              <----  submit(step, feeds)
 #   Observer.stepDone           ---->  reports and fetched tiles
@@ -53,18 +54,27 @@ struct NodeInfo {
   rank @0 :Int32;  # the one it was started for, or -1: any
   pid @1 :Int32;
   host @2 :Text;
-  numCores @3 :UInt32;  # that it may use
+  processors @3 :List(UInt32);  # that it may use
   memoryBytes @4 :UInt64;
-  hostCores @5 :UInt32;
+  quotas @5 :List(CoreQuota);  # of its control group and the parents of that, innermost first
   interface @6 :Text;  # that carries its data
   isWatched @7 :Bool;  # Coordinator.reportEnd will be called where the node dies
+}
+
+# Time that all processes in a control group may use together: see base/process_cores.h.
+struct CoreQuota {
+  group @0 :Text;
+  numCores @1 :Float64;
 }
 
 interface Node {
   # `silenceMs` replaces the bound that join() returned; 0: no change.
   ping @0 (silenceMs :UInt32) -> ();
-  open @1 (session :SessionSpec, observer :Observer) -> (address :Data, status :Status);
-  connect @2 (generation :UInt32, processes :List(ProcessAddress)) -> (status :Status);
+  open @1 (session :SessionSpec, observer :Observer)
+      -> (address :Data, status :Status, communicators :Communicators);
+  # Without `collectives`, the host runs them.
+  connect @2 (generation :UInt32, processes :List(ProcessAddress), collectives :StreamCollectives)
+      -> (status :Status);
   submit @3 (generation :UInt32, step :Int64, feeds :ChunkedBytes) -> (status :Status);
   describe @4 (generation :UInt32, timeoutMs :UInt32) -> (waits :List(Wait), status :Status);
   # Bytes of the tile that one of the state's placements in the plan has.
@@ -117,6 +127,32 @@ interface Node {
       -> (flopsPerS :Float64, links :List(LinkFigures), status :Status);
   # Measures how fast the node computes on the cores that it may use: see compute_probe.h.
   measureCompute @22 () -> (flopsPerS :Float64, status :Status);
+  # Makes what the members of so many groups find each other by: see transport::GroupIds. They go
+  # to the nodes of the members, in connect(), and nowhere else.
+  createGroupIds @23 (generation :UInt32, count :UInt32) -> (ids :List(Data), status :Status);
+}
+
+# How the devices of a node can run collectives themselves (transport::CommunicatorSource).
+struct Communicators {
+  name @0 :Text;  # empty: they cannot
+  whyNot @1 :Text;
+  hardware @2 :List(Text);  # of each device
+}
+
+# How the devices of a node do run them: see actors/session/stream_launches.h.
+struct StreamCollectives {
+  launches @0 :List(List(LaunchRun));  # of each device of the node
+  tellsFailures @1 :List(Bool);  # of each collective of the plan
+  groups @2 :List(Group);  # those with devices of the node
+
+  struct LaunchRun {
+    phase @0 :UInt32;
+    count @1 :UInt32;
+  }
+  struct Group {
+    devices @0 :List(UInt32);
+    id @1 :Data;
+  }
 }
 
 # Between the node and another one: see link_probe.h.

@@ -338,7 +338,7 @@ TEST(NodeAgentTest, CallsThatWaitAreCounted) {
   EXPECT_FALSE(queue.Push([] {}));
 }
 
-TEST(ControlLoopTest, TheTextOfAnErrorIsBounded) {
+TEST(ControlErrorTest, TheTextOfAnErrorIsBounded) {
   const std::string text(1 << 20, 'x');
   const kj::Exception exception(kj::Exception::Type::FAILED, "", 0, kj::heapString(text.c_str()));
   EXPECT_LE(control::FromException(exception).message().size(), control::kMaxTextBytes);

@@ -1,11 +1,13 @@
-// Asks a node for a sign of life at regular intervals.
+// Asks a node for a sign of life at regular intervals. How long an answer may take, the failure
+// detector knows (failure_detector_internal.h).
 //
 // While nodes join, the hosts are busy with starting them, and one that has joined may have to wait
-// for a core: until all have joined, it has HeartbeatTimes::patience to answer. From then on, pings
-// tell nodes their bound as well.
+// for a core: it has more time to answer, and nodes have more time to be asked. Once all have
+// joined, pings tell them that they have less.
 //
 // Thread rule: the thread of the event loop.
-// Invariant: one of the callbacks is called at most once, and none after Stop or the destructor.
+// Invariants: a ping is sent when the one before was answered; on_error is the last callback; there
+// is none after the destructor.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_HEARTBEAT_INTERNAL_H_
 #define PENSTOCK_ACTORS_CLUSTER_HEARTBEAT_INTERNAL_H_
@@ -21,10 +23,8 @@
 namespace penstock::actors {
 
 // Of all nodes of a job.
-struct HeartbeatTimes {
+struct PingOptions {
   absl::Duration interval;
-  absl::Duration timeout;
-  absl::Duration patience = timeout;  // at least `timeout`
   // Sent with pings once all have joined: how long a node may hear nothing before it ends. 0: the
   // bound that it was told when it joined stays.
   uint32_t silence_ms = 0;
@@ -33,31 +33,26 @@ struct HeartbeatTimes {
 
 class Heartbeat {
  public:
-  // `timer` and `times` outlive the result; of `times`, have_all_joined may change. `on_silence` is
-  // called when the node has not answered for the bound that it names, `on_error` when a call has
-  // failed. They may call Stop, but must not destroy the object.
-  Heartbeat(kj::Timer& timer, control::Node::Client node, const HeartbeatTimes& times,
-            std::function<void(absl::Duration bound)> on_silence,
-            std::function<void(const kj::Exception& exception)> on_error);
+  // They must not destroy the object.
+  struct Events {
+    std::function<void()> on_asked;
+    std::function<void()> on_answered;
+    std::function<void(const kj::Exception& exception)> on_error;  // a call has failed
+  };
+
+  // `timer` and `options` outlive the result; of `options`, have_all_joined may change.
+  Heartbeat(kj::Timer& timer, control::Node::Client node, const PingOptions& options,
+            Events events);
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
-  void Stop() { node_ = nullptr; }
-  // When the node last answered; before that, when the first call was due.
-  kj::TimePoint last_answer() const { return last_answer_; }
-
  private:
   kj::Promise<void> Run();
-  // Waits until the node has exceeded its bound, and resolves to that bound. The ping was sent
-  // `asked` ago.
-  kj::Promise<absl::Duration> AwaitSilence(absl::Duration asked);
 
   kj::Timer& timer_;
-  kj::Maybe<control::Node::Client> node_;  // null: stopped
-  const HeartbeatTimes& times_;
-  const std::function<void(absl::Duration bound)> on_silence_;
-  const std::function<void(const kj::Exception& exception)> on_error_;
-  kj::TimePoint last_answer_;
+  control::Node::Client node_;
+  const PingOptions& options_;
+  const Events events_;
   kj::Promise<void> running_ = nullptr;
 };
 

@@ -42,13 +42,17 @@ class HeartbeatTest : public ::testing::Test {
   void Start(const std::function<kj::Promise<void>()>& on_ping,
              const std::function<bool()>& is_reached) {
     Await([&] {
-      heartbeat_.emplace(
-          loop_->timer(), kj::heap<HeartbeatNode>([this, on_ping] {
-            ++num_pings_;
-            return on_ping();
-          }),
-          times_, [this](absl::Duration) { ++num_silences_; },
-          [this](const kj::Exception& exception) { error_ = exception.getDescription().cStr(); });
+      heartbeat_.emplace(loop_->timer(), kj::heap<HeartbeatNode>([this, on_ping] {
+                           ++num_pings_;
+                           return on_ping();
+                         }),
+                         options_,
+                         Heartbeat::Events{.on_asked = [this] { ++num_asked_; },
+                                           .on_answered = [this] { ++num_answered_; },
+                                           .on_error =
+                                               [this](const kj::Exception& exception) {
+                                                 error_ = exception.getDescription().cStr();
+                                               }});
       return Until(is_reached).then([this] {
         return loop_->timer().afterDelay(100 * kj::MILLISECONDS);
       });
@@ -67,25 +71,27 @@ class HeartbeatTest : public ::testing::Test {
   }
 
   std::unique_ptr<control::ControlLoop> loop_;
-  const HeartbeatTimes times_ = {.interval = absl::Milliseconds(10),
-                                 .timeout = absl::Milliseconds(50)};
+  const PingOptions options_ = {.interval = absl::Milliseconds(10)};
   // On the loop's thread.
   int num_pings_ = 0;
-  int num_silences_ = 0;
+  int num_asked_ = 0;
+  int num_answered_ = 0;
   std::string error_;
   std::optional<Heartbeat> heartbeat_;
 };
 
 TEST_F(HeartbeatTest, GoesOnWhileTheNodeAnswers) {
   Start([]() -> kj::Promise<void> { return kj::READY_NOW; }, [this] { return num_pings_ >= 3; });
-  EXPECT_EQ(num_silences_, 0);
+  EXPECT_EQ(num_asked_, num_pings_);
+  EXPECT_GE(num_answered_, num_asked_ - 1);
   EXPECT_EQ(error_, "");
 }
 
-TEST_F(HeartbeatTest, ReportsSilenceOnce) {
-  Start([]() -> kj::Promise<void> { return kj::NEVER_DONE; }, [this] { return num_silences_ > 0; });
+TEST_F(HeartbeatTest, AsksNoMoreWithoutAnAnswer) {
+  Start([]() -> kj::Promise<void> { return kj::NEVER_DONE; }, [this] { return num_pings_ > 0; });
   EXPECT_EQ(num_pings_, 1);
-  EXPECT_EQ(num_silences_, 1);
+  EXPECT_EQ(num_asked_, 1);
+  EXPECT_EQ(num_answered_, 0);
   EXPECT_EQ(error_, "");
 }
 
@@ -94,16 +100,17 @@ TEST_F(HeartbeatTest, ReportsAnError) {
         [this] { return !error_.empty(); });
   EXPECT_NE(error_.find("broken"), std::string::npos) << error_;
   EXPECT_EQ(num_pings_, 1);
-  EXPECT_EQ(num_silences_, 0);
+  EXPECT_EQ(num_answered_, 0);
 }
 
-TEST_F(HeartbeatTest, ReportsNothingAfterStop) {
-  Start(
-      [this]() -> kj::Promise<void> {
-        heartbeat_->Stop();
-        return KJ_EXCEPTION(FAILED, "broken");
-      },
-      [this] { return num_pings_ > 0; });
+TEST_F(HeartbeatTest, ReportsNothingAfterItsEnd) {
+  auto answer = kj::newPromiseAndFulfiller<void>();
+  Start([&answer] { return kj::mv(answer.promise); }, [this] { return num_pings_ > 0; });
+  Await([this, &answer] {
+    heartbeat_.reset();
+    answer.fulfiller->reject(KJ_EXCEPTION(FAILED, "broken"));
+    return loop_->timer().afterDelay(50 * kj::MILLISECONDS);
+  });
   EXPECT_EQ(error_, "");
   EXPECT_EQ(num_pings_, 1);
 }

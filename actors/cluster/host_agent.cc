@@ -31,9 +31,6 @@ constexpr absl::Duration kAgentStartTimeout = absl::Seconds(30);
 // out of reach.
 constexpr kj::Duration kEndGrace = 5 * kj::SECONDS;
 
-// Of the last line of a program that starts an agent, what an error shows.
-constexpr size_t kMaxStarterLineBytes = 300;
-
 // The text up to the next space, which is taken away with it.
 std::string_view TakeWord(std::string_view* text) {
   const size_t end = text->find(' ');

@@ -5,7 +5,9 @@
 //   launcher.SetEvents({on_line, on_exit});
 //   launcher.Launch({.rank = 1, .arguments = {"penstock", "node", ...}});
 //
-// Thread rule: the thread of the event loop, for calls and events. An event must not destroy the
+// A job has one in an actor (process_launcher_internal.h).
+//
+// Thread rule: the thread of an event loop, for calls and events. An event must not destroy the
 // launcher.
 // Invariants: the exit of a process is told once; nothing is told after the destructor, which ends
 // the processes that still run.

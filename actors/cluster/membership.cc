@@ -105,8 +105,6 @@ caf::actor Membership::join_proxy() const {
 
 void Membership::Reserve(ReserveRank reserved) { caf::anon_send(actor_, std::move(reserved)); }
 
-void Membership::Lose(MemberLoss loss) { caf::anon_send(actor_, std::move(loss)); }
-
 void Membership::Join(JoinRequest request, OnJoined on_joined) {
   PendingJoin join{std::move(request), std::make_shared<JoinAnswer>(std::move(on_joined))};
   if (const caf::actor proxy = join_proxy()) caf::anon_send(proxy, std::move(join));

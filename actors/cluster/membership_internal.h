@@ -3,13 +3,14 @@
 // ClusterOptions::on_loss has it go on without the member.
 //
 //   loop ── Join ──► join proxy ── request ──► membership ── reply ──► join proxy ──► loop
-//   loop ── Lose ──► membership ── handler(loss, report) ──► loop: ends the job, or goes on
+//   failure detector ── MemberLoss ──► membership ── handler(loss, report) ──► loop: ends the job,
+//                                                                            or goes on
 //
 // The join proxy waits for replies on behalf of threads that must not wait.
 //
 // Thread rule: thread-safe; replies and the handler are called on threads of the actor system, or
 // on that of Join or Stop where an actor has ended.
-// Invariants: losses that one thread reports are handled in its order; the handler is called once
+// Invariants: losses that one actor reports are handled in its order; the handler is called once
 // for each member that is lost; each Join is answered exactly once, whichever actor ends.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_MEMBERSHIP_INTERNAL_H_
@@ -123,6 +124,8 @@ class Membership {
   Membership& operator=(const Membership&) = delete;
 
   caf::actor actor() const { return caf::actor_cast<caf::actor>(actor_); }
+  // Takes the losses.
+  const MembershipActor& typed_actor() const { return actor_; }
   caf::actor join_proxy() const;
   // Starts one in the place of the other, which has ended.
   caf::actor StartJoinProxy();
@@ -131,7 +134,6 @@ class Membership {
   // `on_joined` gets the node with its rank, or why it has none: kDeadlineExceeded if the
   // membership does not answer in time, kUnavailable if the join proxy ends meanwhile.
   void Join(JoinRequest request, OnJoined on_joined);
-  void Lose(MemberLoss loss);
   // Waits for the answer.
   absl::StatusOr<MemberList> List(absl::Duration timeout) const;
 

@@ -9,7 +9,6 @@
 #include "gtest/gtest.h"
 
 #include "actors/cluster/cluster.h"
-#include "actors/cluster/cluster_actors_internal.h"
 #include "actors/cluster/membership_internal.h"
 #include "actors/engine/error_origin.h"
 #include "base/strings.h"
@@ -76,6 +75,8 @@ class MembershipTest : public ::testing::Test {
     return actors::Join(membership_, wanted, host);
   }
 
+  void Lose(MemberLoss loss) { caf::anon_send(membership_.typed_actor(), std::move(loss)); }
+
   // Of what was posted before.
   std::vector<absl::Status> Reports() {
     EXPECT_TRUE(membership_.List(absl::Seconds(20)).ok());
@@ -112,10 +113,10 @@ TEST_F(MembershipTest, NodesGetRanksAndDevices) {
 
 TEST_F(MembershipTest, ALossIsAnEventWithAReport) {
   ASSERT_TRUE(Join(1, "b").ok());
-  membership_.Lose({1, "was killed by signal 9 (Killed)", " in step 7", 137});
-  membership_.Lose({1, "has closed its connection", " in step 7", 0});  // is known
-  membership_.Lose({0, "exited with status 3", " before it joined", 3});
-  membership_.Lose({99, "is nobody", "", 0});
+  Lose({1, "was killed by signal 9 (Killed)", " in step 7", 137});
+  Lose({1, "has closed its connection", " in step 7", 0});  // is known
+  Lose({0, "exited with status 3", " before it joined", 3});
+  Lose({99, "is nobody", "", 0});
   const std::vector<absl::Status> reports = Reports();
   ASSERT_EQ(reports.size(), 2u);
   EXPECT_EQ(reports[0].code(), absl::StatusCode::kUnavailable);
@@ -135,7 +136,7 @@ TEST_F(MembershipTest, AnActorThatIsGoneIsAnErrorAndNoWait) {
 
 // The one that waits for the membership, and one that finds no proxy.
 TEST_F(MembershipTest, AJoinIsAnsweredWhenItsProxyEnds) {
-  membership_.Lose({0, "blocks", "", 0});
+  Lose({0, "blocks", "", 0});
   Answer waiting;
   membership_.Join({-1, {}}, waiting.OnJoined());
   End(system_, membership_.join_proxy());
@@ -151,41 +152,6 @@ TEST_F(MembershipTest, AJoinIsAnsweredWhenItsProxyEnds) {
 TEST_F(MembershipTest, AJoinAfterTheEndIsAnswered) {
   membership_.Stop();
   EXPECT_TRUE(absl::IsUnavailable(Join(-1, "b").status()));
-}
-
-// The supervisor of a coordinator's actors starts another one.
-TEST(ClusterActorsTest, AJoinProxyThatEndsIsReplaced) {
-  ClusterActors actors(
-      nullptr, RankTable(3, 3), [](const MemberLoss&, const absl::Status&) {},
-      [](const absl::Status& status) { ADD_FAILURE() << status; });
-  for (uint32_t rank = 0; rank < 3; ++rank) {
-    End(actors.system(), actors.membership().join_proxy());
-    Joined joined;
-    const absl::Time deadline = absl::Now() + absl::Seconds(20);
-    do {
-      joined = Join(actors.membership(), static_cast<int>(rank), "b");
-    } while (absl::IsUnavailable(joined.status()) && absl::Now() < deadline);
-    ASSERT_TRUE(joined.ok()) << joined.status();
-    EXPECT_EQ(joined->rank, rank);
-  }
-}
-
-// The one that cannot be replaced ends the job.
-TEST(ClusterActorsTest, TheEndOfTheMembershipIsReported) {
-  absl::Mutex mutex;
-  std::vector<absl::Status> failures;
-  ClusterActors actors(
-      nullptr, RankTable(3, 3), [](const MemberLoss&, const absl::Status&) {},
-      [&](const absl::Status& status) {
-        const absl::MutexLock lock(&mutex);
-        failures.push_back(status);
-      });
-  End(actors.system(), actors.membership().actor());
-  const auto has_failed = [&failures] { return !failures.empty(); };
-  const absl::MutexLock lock(&mutex);
-  ASSERT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&has_failed), absl::Seconds(20)));
-  EXPECT_THAT(failures[0].ToString(), HasSubstr("the membership has ended: "));
-  EXPECT_EQ(OriginOf(failures[0]).actor, "membership");
 }
 
 }  // namespace

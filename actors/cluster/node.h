@@ -27,6 +27,7 @@
 #include "kernels/device_kernels.h"
 #include "kernels/kernel.h"
 #include "planner/policy/policy.h"
+#include "transport/stream_collective.h"
 #include "transport/transport.h"
 
 namespace penstock::actors {
@@ -49,6 +50,11 @@ struct NodeOptions {
   std::function<absl::StatusOr<std::unique_ptr<Device>>(uint32_t index)> create_device;
   // The process that has started this one reports its end (end_report.h), should it die.
   bool is_watched = false;
+  // By which the devices run collectives themselves, also with those of other nodes, if all nodes
+  // of a session have the same and each device has hardware of its own. Null: the host runs them,
+  // and `no_communicators` says why.
+  std::shared_ptr<transport::CommunicatorSource> communicators;
+  std::string no_communicators;
   // Told once the coordinator has admitted the node.
   std::function<void(const NodeDescription& node)> on_joined;
   // A file, as of StatusPort, where the node passes questions about the job on to the coordinator;

@@ -7,6 +7,7 @@
 #include "actors/cluster/node_agent_internal.h"
 #include "actors/cluster/node_description.h"
 #include "actors/cluster/secure_channel_internal.h"
+#include "actors/cluster/wire_cores_internal.h"
 #include "actors/cluster/wire_job_status_internal.h"
 #include "base/machine.h"
 #include "base/start_thread.h"
@@ -116,15 +117,13 @@ control::StatusPromise NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
   NodeDescription self;
   self.pid = getpid();
   self.host = HostName();
-  self.num_cores = static_cast<uint32_t>(UsableCores());
-  self.host_cores = static_cast<uint32_t>(MachineCores());
+  self.cores = CoresOfThisProcess();
   self.interface = options_.interfaces;
   self.memory_bytes = MachineMemoryBytes();
   info.setRank(options_.rank);
   info.setPid(self.pid);
   info.setHost(self.host.c_str());
-  info.setNumCores(self.num_cores);
-  info.setHostCores(self.host_cores);
+  control::WriteCores(self.cores, info);
   info.setInterface(self.interface.c_str());
   info.setMemoryBytes(self.memory_bytes);
   info.setIsWatched(options_.is_watched);

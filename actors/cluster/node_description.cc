@@ -13,7 +13,7 @@ std::string ToString(const NodeDescription& node) {
     StrAppend(&text, "devices ", node.first_device, " to ",
               node.first_device + node.num_devices - 1, ", ");
   }
-  StrAppend(&text, Counted(node.num_cores, "core"));
+  StrAppend(&text, Counted(CountCores({node.cores}), "core"));
   if (!node.interface.empty()) StrAppend(&text, ", interface ", node.interface);
   return text;
 }

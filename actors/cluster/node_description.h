@@ -8,17 +8,18 @@
 #include <cstdint>
 #include <string>
 
+#include "base/process_cores.h"
+
 namespace penstock::actors {
 
 // A process that has joined.
 struct NodeDescription {
-  uint32_t rank = 0;
-  int pid = 0;
-  std::string host;
-  uint32_t num_cores = 0;   // that it may use
-  uint32_t host_cores = 0;  // of its host
-  std::string interface;    // that carries its data
-  uint64_t memory_bytes = 0;
+  uint32_t rank = 0;          // among the processes of the cluster
+  int pid = 0;                // on its host; 0: not known
+  std::string host;           // its name
+  ProcessCores cores;         // that it may use
+  std::string interface;      // that carries its data
+  uint64_t memory_bytes = 0;  // that it may use
   uint32_t first_device = 0;  // of those that it will run
   uint32_t num_devices = 0;   // 0: not known yet
 };

@@ -3,10 +3,13 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <capnp/message.h>
 
 #include "actors/cluster/chunked_transfer_internal.h"
 #include "actors/cluster/compute_probe.h"
@@ -31,6 +34,7 @@ using control::AsText;
 // Far more than any plan has.
 constexpr unsigned kMaxProcesses = 65536;
 constexpr unsigned kMaxStates = 1 << 20;
+constexpr uint32_t kMaxGroupIds = 1 << 16;
 constexpr size_t kMinExchangeChunk = size_t{1} << 12;
 constexpr size_t kMaxExchangeChunk = size_t{1} << 24;
 constexpr int64_t kMaxFirstStep = int64_t{1} << 48;
@@ -100,10 +104,11 @@ class NodeServer final : public control::Node::Server {
       loop.Post([client = observer->client, send = std::move(send)] { send(*client); });
     };
     const auto address = std::make_shared<std::string>();
+    const auto communicators = std::make_shared<NodeCommunicators>();
     return dispatch_
         .Do([&receiver = node_.receiver, &sessions = node_.sessions, request,
              slice = Received(node_.loop, spec.getPlan()), num_bytes = spec.getPlanBytes(), tell,
-             address]() -> absl::Status {
+             address, communicators]() -> absl::Status {
           RETURN_IF_ERROR(sessions.Admit(request.generation, num_bytes));
           // Grows as its bytes arrive.
           const auto plan = std::make_shared<std::string>();
@@ -114,11 +119,41 @@ class NodeServer final : public control::Node::Server {
           });
           RETURN_IF_ERROR(receiver.Take(slice, std::move(target), request.timeout, "the plan"));
           ASSIGN_OR_RETURN(*address, sessions.Open(request, *plan, tell));
+          ASSIGN_OR_RETURN(NodeSession * session, sessions.Find(request.generation));
+          *communicators = session->Communicators();
           return absl::OkStatus();
         })
-        .then([context, address](absl::Status&& status) mutable {
+        .then([context, address, communicators](absl::Status&& status) mutable {
           auto results = context.getResults();
           results.setAddress(AsData(address->data(), address->size()));
+          WriteCommunicators(*communicators, results.initCommunicators());
+          control::WriteStatus(status, results.initStatus());
+        });
+  }
+
+  kj::Promise<void> createGroupIds(CreateGroupIdsContext context) override {
+    const auto params = context.getParams();
+    const auto ids = std::make_shared<std::vector<std::string>>();
+    return dispatch_
+        .InSession(params.getGeneration(),
+                   [&options = node_.options, count = params.getCount(),
+                    ids](NodeSession&) -> absl::Status {
+                     if (options.communicators == nullptr || count > kMaxGroupIds) {
+                       return absl::InvalidArgumentError(
+                           StrCat("this node makes no ids of ", count, " groups"));
+                     }
+                     for (uint32_t i = 0; i < count; ++i) {
+                       ASSIGN_OR_RETURN(ids->emplace_back(),
+                                        options.communicators->CreateGroupId());
+                     }
+                     return absl::OkStatus();
+                   })
+        .then([context, ids](absl::Status&& status) mutable {
+          auto results = context.getResults();
+          auto out = results.initIds(static_cast<unsigned>(ids->size()));
+          for (unsigned i = 0; i < out.size(); ++i) {
+            out.set(i, AsData((*ids)[i].data(), (*ids)[i].size()));
+          }
           control::WriteStatus(status, results.initStatus());
         });
   }
@@ -134,11 +169,23 @@ class NodeServer final : public control::Node::Server {
     for (const auto process : context.getParams().getProcesses()) {
       processes.emplace_back(process.getFirstDevice(), AsText(process.getAddress()));
     }
+    // The message may be gone when the work thread comes to the call.
+    std::shared_ptr<capnp::MallocMessageBuilder> collectives;
+    if (context.getParams().hasCollectives()) {
+      collectives = std::make_shared<capnp::MallocMessageBuilder>();
+      collectives->setRoot(context.getParams().getCollectives());
+    }
     auto connected = dispatch_.InSession(
         context.getParams().getGeneration(),
-        [&sessions = node_.sessions,
-         processes = std::move(processes)](NodeSession& session) -> absl::Status {
-          RETURN_IF_ERROR(session.Connect(processes, sessions.BytesInUse()));
+        [&sessions = node_.sessions, processes = std::move(processes),
+         collectives = std::move(collectives)](NodeSession& session) -> absl::Status {
+          std::optional<NodeCollectives> read;
+          if (collectives != nullptr) {
+            ASSIGN_OR_RETURN(
+                read, ReadCollectives(collectives->getRoot<control::StreamCollectives>().asReader(),
+                                      session.devices(), session.num_plan_devices()));
+          }
+          RETURN_IF_ERROR(session.Connect(processes, std::move(read), sessions.BytesInUse()));
           sessions.AddInspector(session.request().generation, session.engine().local_inspector());
           return absl::OkStatus();
         });

@@ -98,9 +98,18 @@ absl::Status NodeSession::CheckStepFits() const {
   return absl::ResourceExhaustedError("the feeds and fetches of a step do not fit the memory");
 }
 
+NodeCommunicators NodeSession::Communicators() const {
+  return DescribeCommunicators(options_.communicators.get(), options_.no_communicators,
+                               request_.first_device, request_.num_devices);
+}
+
 absl::Status NodeSession::Connect(const std::vector<std::pair<uint32_t, std::string>>& processes,
+                                  std::optional<NodeCollectives> collectives,
                                   uint64_t bytes_in_use) {
   if (transport_ == nullptr) return absl::FailedPreconditionError("connected before");
+  if (collectives.has_value() && options_.communicators == nullptr) {
+    return absl::InvalidArgumentError("the devices of this node have no communicators");
+  }
   for (const auto& [first_device, address] : processes) {
     if (first_device == request_.first_device) continue;
     RETURN_IF_ERROR(transport_->Connect(first_device, address));
@@ -128,6 +137,10 @@ absl::Status NodeSession::Connect(const std::vector<std::pair<uint32_t, std::str
   local.init_states = request_.init_states;
   local.captures_graphs = request_.captures_graphs;
   local.shares_cores = request_.shares_cores;
+  if (collectives.has_value()) {
+    local.create_communicator = options_.communicators->CreateFactory(std::move(collectives->ids));
+    local.stream_launches = std::move(collectives->launches);
+  }
   std::unique_ptr<transport::Transport> transport = std::move(transport_);
   if (options_.wrap_transport) transport = options_.wrap_transport(std::move(transport));
   ASSIGN_OR_RETURN(engine_, LocalEngine::Start(plan_, std::move(transport), this, local));

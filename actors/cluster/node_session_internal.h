@@ -34,6 +34,7 @@
 #include "actors/cluster/node.h"
 #include "actors/cluster/scattered_bytes.h"
 #include "actors/cluster/state_moves.h"
+#include "actors/cluster/stream_collectives_internal.h"
 #include "actors/session/kept_tiles.h"
 #include "actors/session/local_engine.h"
 #include "planner/plan/plan.h"
@@ -82,10 +83,13 @@ class NodeSession : public EngineObserver {
   absl::StatusOr<std::string> Open(const SessionRequest& request, std::string_view plan,
                                    const TransportFactory& create_transport);
 
+  // How its devices can run collectives themselves.
+  NodeCommunicators Communicators() const;
+
   // Connects to the devices of the other processes and loads the executors. `bytes_in_use` is the
-  // memory that other sessions and kept states use.
+  // memory that other sessions and kept states use. Without `collectives`, the host runs them.
   absl::Status Connect(const std::vector<std::pair<uint32_t, std::string>>& processes,
-                       uint64_t bytes_in_use);
+                       std::optional<NodeCollectives> collectives, uint64_t bytes_in_use);
 
   // Allocates the buffers of the next step, has `fill_feeds` write the feeds that are read here,
   // and submits the step.
@@ -113,6 +117,9 @@ class NodeSession : public EngineObserver {
   absl::StatusOr<std::vector<TraceEvent>> TakeTrace(bool* has_more);
 
   const SessionRequest& request() const { return request_; }
+  DeviceRange devices() const { return {request_.first_device, request_.num_devices}; }
+  // Of the whole plan.
+  uint32_t num_plan_devices() const { return static_cast<uint32_t>(plan_.devices.size()); }
   // REQUIRES: CheckLoaded() is OK.
   LocalEngine& engine() { return *engine_; }
   absl::Status CheckLoaded() const;

@@ -1,4 +1,3 @@
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,12 +7,12 @@
 #include "absl/time/time.h"
 #include <kj/debug.h>
 
-#include "actors/cluster/agent_tree.h"
-#include "actors/cluster/child_process.h"
 #include "actors/cluster/network_interface.h"
 #include "actors/cluster/node_supervisor_internal.h"
 #include "actors/cluster/oom_kills.h"
+#include "actors/cluster/process_notes_internal.h"
 #include "actors/cluster/socket_address.h"
+#include "actors/cluster/wire_cores_internal.h"
 #include "actors/engine/error_origin.h"
 #include "actors/engine/step_name.h"
 #include "base/machine.h"
@@ -38,8 +37,6 @@ constexpr absl::Duration kPatiencePerNode = absl::Milliseconds(100);
 constexpr absl::Duration kJoiningPatience = absl::Seconds(20);
 // So that thousands of nodes do not keep this process busy with asking them.
 constexpr absl::Duration kHeartbeatPerNode = absl::Microseconds(250);
-// Of the last line of a program that starts a node, what an error shows.
-constexpr size_t kMaxStarterLineBytes = 300;
 // Longest name of a host or an interface that is taken from a node.
 constexpr size_t kMaxNameBytes = 255;
 
@@ -54,55 +51,77 @@ std::string Truncated(capnp::Text::Reader name) {
 
 }  // namespace
 
-NodeSupervisor::NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop,
-                               Membership& membership, LauncherFactory make_launcher,
-                               OnLine on_line)
-    : options_(options),
-      loop_(loop),
-      make_launcher_(std::move(make_launcher)),
-      on_line_(std::move(on_line)),
-      membership_(membership),
-      starts_(options.max_starts) {
+NodeSupervisor::NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop)
+    : options_(options), loop_(loop), starts_(options.max_starts) {
   for (uint32_t rank = 0; rank < options.num_processes; ++rank) {
     nodes_.push_back(std::make_unique<Node>());
     nodes_.back()->description.rank = rank;
   }
 }
 
+FailureDetector::Times NodeSupervisor::TimesOf(const ClusterOptions& options) {
+  const absl::Duration timeout = options.heartbeat_timeout;
+  const absl::Duration patience = timeout + options.num_processes * kPatiencePerNode;
+  return {timeout, std::max(timeout, std::min(kJoiningPatience, patience))};
+}
+
+FailureDetector::Handlers NodeSupervisor::detector_handlers() {
+  return {
+      .on_loss = [this](const MemberLoss& loss,
+                        bool counts) { loop_.Post([this, loss, counts] { Lose(loss, counts); }); },
+      .look_again = [this](uint32_t rank) { loop_.Post([this, rank] { LookAgain(rank); }); },
+      .kill = nullptr,
+  };
+}
+
+ProcessLauncher::Events NodeSupervisor::process_events() {
+  // Used by the thread of the launcher alone: lines do not pass through this loop.
+  const auto notes = std::make_shared<ProcessNotes>();
+  return {
+      .on_launched =
+          [this, notes](const LaunchCommand& command, const LaunchedProcess& process) {
+            notes->OnLaunched(command);
+            // Before the first line.
+            for (uint32_t i = 0; i < std::max(command.agent_ranks, 1u); ++i) {
+              const uint32_t rank = command.rank + i;
+              actors_->pump().SetHost(rank, HostOf(rank, command, process));
+            }
+            loop_.Post([this, command, process] { OnLaunched(command, process); });
+          },
+      .on_line = [notes](uint32_t rank, std::string_view line) { notes->OnLine(rank, line); },
+      .on_exit =
+          [this, notes](uint32_t rank, int wait_status, std::string_view note) {
+            loop_.Post([this, rank, wait_status, note = notes->NoteOf(rank, wait_status, note)] {
+              OnExit(rank, wait_status, note);
+            });
+          },
+      .on_finished = [this](uint32_t rank) { loop_.Post([this, rank] { OnFinished(rank); }); },
+      .on_ended = [this] { loop_.Post([this] { OnLauncherEnded(); }); },
+  };
+}
+
 // --- Joining -------------------------------------------------------------------------------------
 
-control::StatusPromise NodeSupervisor::Listen(std::string key) {
+control::StatusPromise NodeSupervisor::Listen(std::string key, ClusterActors& actors) {
+  actors_ = &actors;
   auto paf = kj::newPromiseAndFulfiller<absl::Status>();
   joined_fulfiller_ = kj::mv(paf.fulfiller);
   all_joined_ = kj::heap(paf.promise.fork());
   tasks_ = kj::heap<kj::TaskSet>(*this);
   questions_ = std::make_unique<control::Questions<JobStatus>>(loop_, options_.status_answers);
-  launcher_ = make_launcher_(loop_.io());
-  const absl::Duration patience =
-      std::max(options_.heartbeat_timeout,
-               std::min(kJoiningPatience,
-                        options_.heartbeat_timeout + options_.num_processes * kPatiencePerNode));
-  const HeartbeatTimes times = {
+  pings_ = {
       .interval = std::max(options_.heartbeat_interval, options_.num_processes * kHeartbeatPerNode),
-      .timeout = options_.heartbeat_timeout,
-      .patience = patience,
       .silence_ms = ToMilliseconds(options_.heartbeat_timeout + kSilenceMargin),
       .have_all_joined = false};
-  failure_detector_ = std::make_unique<FailureDetector>(
-      loop_.timer(), *launcher_, times, [this](const FailureDetector::Loss& loss) { Lose(loss); });
-  launcher_->SetEvents({[this](uint32_t rank, std::string_view line) { HandleLine(rank, line); },
-                        [this](uint32_t rank, int wait_status, std::string_view note) {
-                          HandleExit(rank, wait_status, note);
-                        }});
   // The system protects what passes through a socket of this host.
   std::unique_ptr<control::SecureChannel> channel;
   if (!options_.insecure && !IsUnixAddress(options_.listen)) {
     ASSIGN_OR_RETURN(channel,
                      control::SecureChannel::Create(key, control::ChannelSide::kCoordinator));
   }
-  port_ = kj::heap<control::ControlPort>(loop_.timer(), std::move(key),
-                                         ToMilliseconds(patience + kSilenceMargin), *this,
-                                         std::move(channel));
+  port_ = kj::heap<control::ControlPort>(
+      loop_.timer(), std::move(key), ToMilliseconds(TimesOf(options_).patience + kSilenceMargin),
+      *this, std::move(channel));
   port_->SetFarewell(StrCat("pid ", getpid(), " on ", HostName()), options_.resume_hint);
   RemoveStaleSocket(options_.listen);
   return loop_.io()
@@ -129,51 +148,53 @@ control::StatusPromise NodeSupervisor::Listen(std::string key) {
       });
 }
 
-absl::Status NodeSupervisor::Launch(const LaunchCommand& command) {
-  RETURN_IF_ERROR(loss_);
-  ASSIGN_OR_RETURN(const LaunchedProcess process, launcher_->Launch(command));
-  for (uint32_t i = 0; i < std::max(command.agent_ranks, 1u); ++i) {
-    NodeDescription& node = nodes_[command.rank + i]->description;
-    node.pid = process.pid;
-    // The agents of a tree are on several hosts.
-    const bool is_placed = !command.remote_host.empty() && !options_.places.empty();
-    node.host = is_placed ? options_.places[node.rank].host : process.host;
-    membership_.Reserve({node.rank, node.pid, node.host});
-  }
-  if (!command.remote_host.empty()) {
-    nodes_[command.rank]->starter = command.arguments[0];
-    starts_.Begin(command.rank, std::max(command.agent_ranks, 1u), loop_.timer().now());
-  }
-  return absl::OkStatus();
-}
-
-void NodeSupervisor::HandleLine(uint32_t rank, std::string_view line) {
-  Node& node = *nodes_[rank];
-  if (line == OutOfMemoryLine()) node.is_out_of_memory = true;
-  if (!node.starter.empty()) node.last_line = std::string(line.substr(0, kMaxStarterLineBytes));
-  on_line_(rank, node.description.host, line);
-}
-
-void NodeSupervisor::HandleExit(uint32_t rank, int wait_status, std::string_view note) {
-  starts_.End(rank);
-  const Node& node = *nodes_[rank];
-  std::string more(note);
-  if (more.empty() && node.is_out_of_memory && ShellStatus(wait_status) == 128 + SIGKILL) {
-    more = kProbablyOutOfMemory;
-  } else if (more.empty() && !node.starter.empty()) {
-    more = StarterNote(node.starter, HostName(), wait_status, node.last_line);
-  }
-  failure_detector_->OnExit(rank, wait_status, more);
-}
-
-control::StatusPromise NodeSupervisor::LaunchInTurn(const LaunchCommand& command) {
+control::StatusPromise NodeSupervisor::AwaitTurn(const LaunchCommand& command) {
   // A job that has ended says so.
   if (command.remote_host.empty() || has_ended() || starts_.HasRoom(loop_.timer().now())) {
-    return Launch(command);
+    return absl::Status(loss_);
   }
   return loop_.timer().afterDelay(kStartPause).then([this, &command] {
-    return LaunchInTurn(command);
+    return AwaitTurn(command);
   });
+}
+
+const std::string& NodeSupervisor::HostOf(uint32_t rank, const LaunchCommand& command,
+                                          const LaunchedProcess& process) const {
+  // The agents of a tree are on several hosts.
+  const bool is_placed = !command.remote_host.empty() && !options_.places.empty();
+  return is_placed ? options_.places[rank].host : process.host;
+}
+
+void NodeSupervisor::OnLaunched(const LaunchCommand& command, const LaunchedProcess& process) {
+  if (nodes_.empty()) return;
+  for (uint32_t i = 0; i < std::max(command.agent_ranks, 1u); ++i) {
+    Node& node = *nodes_[command.rank + i];
+    node.is_launched = true;
+    node.description.pid = process.pid;
+    node.description.host = HostOf(command.rank + i, command, process);
+    actors_->membership().Reserve(
+        {node.description.rank, node.description.pid, node.description.host});
+  }
+  if (!command.remote_host.empty()) {
+    starts_.Begin(command.rank, std::max(command.agent_ranks, 1u), loop_.timer().now());
+  }
+  // The job has ended since its turn came: nobody has told it.
+  if (is_ending_) actors_->launcher().Kill(command.rank);
+}
+
+void NodeSupervisor::OnExit(uint32_t rank, int wait_status, std::string_view note) {
+  if (nodes_.empty()) return;
+  // A start that has failed keeps its place: it is the end of the job, and until that is known
+  // nobody else's turn comes.
+  actors_->failure_detector().OnExit({rank, wait_status, std::string(note), WhenLost(rank)});
+}
+
+void NodeSupervisor::OnFinished(uint32_t rank) {
+  if (!nodes_.empty()) nodes_[rank]->is_finished = true;
+}
+
+void NodeSupervisor::OnLauncherEnded() {
+  for (const auto& node : nodes_) node->is_finished = true;
 }
 
 kj::Promise<absl::StatusOr<control::Admission>> NodeSupervisor::Admit(
@@ -183,14 +204,13 @@ kj::Promise<absl::StatusOr<control::Admission>> NodeSupervisor::Admit(
   NodeDescription joining;
   joining.pid = info.getPid();
   joining.host = Truncated(info.getHost());
-  joining.num_cores = info.getNumCores();
-  joining.host_cores = info.getHostCores();
+  joining.cores = control::ReadCores(info);
   joining.memory_bytes = info.getMemoryBytes();
   joining.interface = Truncated(info.getInterface());
   auto answer = kj::newPromiseAndFulfiller<Joined>();
   const uint64_t number = ++num_joining_;
   joining_[number] = kj::mv(answer.fulfiller);
-  membership_.Join(
+  actors_->membership().Join(
       {info.getRank(), std::move(joining)},
       [this, number](const absl::StatusOr<NodeDescription>& joined) {
         loop_.Post([this, number, joined] {
@@ -216,20 +236,55 @@ control::Admission NodeSupervisor::AddMember(const NodeDescription& joined, uint
   node.connection = connection;
   node.client = client;
   starts_.End(joined.rank);
+  actors_->pump().SetHost(joined.rank, joined.host);
   if (options_.on_join) options_.on_join(joined);
-  failure_detector_->Watch(joined.rank, kj::mv(client));
+  StartHeartbeat(joined.rank, kj::mv(client));
   const bool have_all_joined = std::all_of(nodes_.begin(), nodes_.end(),
                                            [](const auto& other) { return other->has_joined; });
   if (have_all_joined) {
-    failure_detector_->OnAllJoined();
+    pings_.have_all_joined = true;
+    actors_->failure_detector().OnAllJoined();
     joined_fulfiller_->fulfill(absl::OkStatus());
   }
   return {joined.rank, joined.first_device, joined.num_devices};
 }
 
+void NodeSupervisor::StartHeartbeat(uint32_t rank, control::Node::Client client) {
+  nodes_[rank]->heartbeat = std::make_unique<Heartbeat>(
+      loop_.timer(), kj::mv(client), pings_,
+      Heartbeat::Events{
+          .on_asked = [this, rank] { actors_->failure_detector().OnAsked(rank); },
+          .on_answered = [this, rank] { actors_->failure_detector().OnAnswered(rank); },
+          .on_error =
+              [this, rank](const kj::Exception& exception) {
+                if (exception.getType() == kj::Exception::Type::DISCONNECTED) {
+                  OnDisconnected(rank);
+                } else {
+                  actors_->failure_detector().OnAnswerFailed({rank, WhenLost(rank)});
+                }
+              }});
+}
+
 void NodeSupervisor::OnMemberGone(uint32_t rank) {
   if (nodes_[rank]->is_lost || is_ending_) return;
-  failure_detector_->OnDisconnected(rank);
+  OnDisconnected(rank);
+}
+
+void NodeSupervisor::OnDisconnected(uint32_t rank) {
+  Node& node = *nodes_[rank];
+  ConnectionClosed closed{rank, node.is_launched, WhenLost(rank)};
+  if (!node.is_watched || node.is_end_known || is_ending_) {
+    actors_->failure_detector().OnDisconnected(std::move(closed));
+    return;
+  }
+  // Whoever has started the process will say more of its end than that its connection is closed,
+  // and that says more than its silence.
+  if (std::exchange(node.is_end_awaited, true)) return;
+  actors_->failure_detector().Unwatch(rank);
+  tasks_->add(loop_.timer().afterDelay(kReportGrace).then([this, closed = std::move(closed)] {
+    if (std::exchange(nodes_[closed.rank]->is_end_known, true)) return;
+    actors_->failure_detector().OnDisconnected(closed);
+  }));
 }
 
 void NodeSupervisor::OnMemberEnd(const control::MemberEnd& end) {
@@ -239,8 +294,9 @@ void NodeSupervisor::OnMemberEnd(const control::MemberEnd& end) {
   if (!node.is_watched || node.description.pid != end.pid || node.is_end_known) return;
   if (!WIFEXITED(end.wait_status) && !WIFSIGNALED(end.wait_status)) return;
   node.is_end_known = true;
-  failure_detector_->OnExit(end.rank, end.wait_status,
-                            end.is_out_of_memory ? kProbablyOutOfMemory : "");
+  actors_->failure_detector().OnExit({end.rank, end.wait_status,
+                                      end.is_out_of_memory ? kProbablyOutOfMemory : "",
+                                      WhenLost(end.rank)});
 }
 
 absl::Duration NodeSupervisor::LinkTimeout() const {
@@ -295,29 +351,22 @@ void NodeSupervisor::FailSessionsOver(uint32_t rank, const absl::Status& cause) 
 
 // --- Losing nodes --------------------------------------------------------------------------------
 
+// What has arrived of the node is handled first, and told.
+void NodeSupervisor::LookAgain(uint32_t rank) {
+  if (tasks_.get() == nullptr) return;
+  tasks_->add(loop_.timer().afterDelay(control::kSecondLook).then([this, rank] {
+    actors_->failure_detector().OnLookedAgain({rank, nodes_[rank]->is_launched, WhenLost(rank)});
+  }));
+}
+
 // From here on the node is not called any more; what its loss means comes back from the membership.
-void NodeSupervisor::Lose(const FailureDetector::Loss& loss) {
+void NodeSupervisor::Lose(const MemberLoss& loss, bool counts) {
+  if (loss.rank >= nodes_.size() || nodes_[loss.rank]->is_lost) return;
   Node& node = *nodes_[loss.rank];
-  if (node.is_lost) return;
-  // Who has started the process will say more of its end than that its connection is closed.
-  if (loss.is_orderly && node.is_watched && !node.is_end_known && !is_ending_) {
-    if (std::exchange(node.is_end_awaited, true)) return;
-    tasks_->add(loop_.timer().afterDelay(kReportGrace).then([this, loss] {
-      nodes_[loss.rank]->is_end_known = true;
-      Lose(loss);
-    }));
-    return;
-  }
   node.is_lost = true;
   Disconnect(node);
-  launcher_->Kill(loss.rank);
-  if (!is_ending_) {
-    const MemberLoss lost{loss.rank, loss.cause, WhenLost(loss.rank), loss.shell_status};
-    NoteLoss(lost);
-    membership_.Lose(lost);
-  } else if (!loss.is_orderly) {
-    NoteLoss({loss.rank, loss.cause, " while the job was stopping", loss.shell_status});
-  }
+  actors_->launcher().Kill(loss.rank);
+  if (counts) NoteLoss(loss);
 }
 
 void NodeSupervisor::NoteLoss(const MemberLoss& loss) {
@@ -357,7 +406,8 @@ std::string NodeSupervisor::WhenLost(uint32_t rank) const {
 
 void NodeSupervisor::Disconnect(Node& node) {
   node.client = nullptr;
-  failure_detector_->Unwatch(node.description.rank);
+  node.heartbeat = nullptr;
+  actors_->failure_detector().Unwatch(node.description.rank);
 }
 
 void NodeSupervisor::taskFailed(kj::Exception&& exception) {
@@ -366,15 +416,20 @@ void NodeSupervisor::taskFailed(kj::Exception&& exception) {
 
 // --- The end -------------------------------------------------------------------------------------
 
-kj::Promise<void> NodeSupervisor::Stop(const absl::Status& outcome) {
+void NodeSupervisor::BeginEnding() {
   is_ending_ = true;
+  if (actors_ != nullptr) actors_->failure_detector().OnJobEnding();
+}
+
+kj::Promise<void> NodeSupervisor::Stop(const absl::Status& outcome) {
+  BeginEnding();
   TellToExit(outcome);
   return AwaitExits(StopDeadline());
 }
 
 void NodeSupervisor::Fail(const absl::Status& cause) {
   if (is_ending_) return;
-  is_ending_ = true;
+  BeginEnding();
   loss_ = cause;
   if (joined_fulfiller_->isWaiting()) joined_fulfiller_->fulfill(absl::Status(cause));
   FailSessionsOver(0, cause);
@@ -392,9 +447,9 @@ void NodeSupervisor::ContinueWithout(uint32_t rank, const absl::Status& report) 
 }
 
 void NodeSupervisor::Kill() {
-  is_ending_ = true;
+  BeginEnding();
   for (uint32_t rank = 0; rank < nodes_.size(); ++rank) {
-    launcher_->Kill(rank);
+    actors_->launcher().Kill(rank);
     Disconnect(*nodes_[rank]);
   }
   if (port_.get() != nullptr) port_->CloseAll();
@@ -406,9 +461,7 @@ void NodeSupervisor::Close() {
   port_ = nullptr;
   questions_ = nullptr;
   tasks_ = nullptr;
-  failure_detector_ = nullptr;
   joining_.clear();
-  launcher_ = nullptr;  // kills the processes that still run
   nodes_.clear();
   all_joined_ = nullptr;
   joined_fulfiller_ = nullptr;
@@ -420,14 +473,14 @@ void NodeSupervisor::TellToExit(const absl::Status& cause) {
     Node& node = *nodes_[rank];
     KJ_IF_MAYBE (client, node.client) {
       auto call = client->exitRequest();
-      if (!launcher_->HasLaunched(rank)) {
+      if (!node.is_launched) {
         auto told = call.initCause();
         control::WriteStatus(cause, told);
         told.setRank(OriginOf(cause).rank);
       }
       tasks_->add(call.send().ignoreResult().catch_([](const kj::Exception&) {}));
     } else {
-      launcher_->Kill(rank);  // it has not joined yet: there is no other way to tell it
+      actors_->launcher().Kill(rank);  // it has not joined yet: there is no other way to tell it
     }
   }
 }
@@ -438,19 +491,18 @@ kj::Promise<void> NodeSupervisor::AwaitExits(kj::TimePoint deadline) {
   for (uint32_t rank = 0; rank < nodes_.size(); ++rank) {
     // One that cannot be reached does not close its end.
     if (nodes_[rank]->is_lost) port_->Close(nodes_[rank]->connection);
-    have_exited =
-        have_exited && launcher_->IsFinished(rank) && !port_->IsConnected(nodes_[rank]->connection);
+    have_exited = have_exited && IsFinished(rank) && !port_->IsConnected(nodes_[rank]->connection);
   }
   if (have_exited) return kj::READY_NOW;
   if (loop_.timer().now() >= deadline) {
     for (uint32_t rank = 0; rank < nodes_.size(); ++rank) {
-      if (!launcher_->IsFinished(rank)) {
+      if (!IsFinished(rank)) {
         NoteLoss({rank,
                   StrCat("has not exited for ", absl::FormatDuration(options_.stop_timeout),
                          " since it was told to, and was killed"),
                   /*when=*/"", /*shell_status=*/0});
       }
-      launcher_->Kill(rank);
+      actors_->launcher().Kill(rank);
       port_->Close(nodes_[rank]->connection);
     }
     return kj::READY_NOW;

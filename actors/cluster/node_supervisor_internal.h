@@ -1,12 +1,13 @@
 // The coordinator's side of the nodes of a job: their processes, connections and sessions, and the
 // end of the job. Who is in it and what a loss means, Membership says; what is a loss, the
-// FailureDetector.
+// FailureDetector: both are actors, which are told what happens here.
 //
 // A loss that ends the job is the error of the sessions and of all that wait, and all other nodes
 // are told to exit.
 //
-// Thread rule: the thread of the event loop, but for the constructor and the destructor.
-// Invariants: after Close no node is supervised, and processes that were started here are gone.
+// Thread rule: the thread of the event loop, but for the constructor, the destructor and what says
+// so.
+// Invariant: after Close no node is supervised.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_NODE_SUPERVISOR_INTERNAL_H_
 #define PENSTOCK_ACTORS_CLUSTER_NODE_SUPERVISOR_INTERNAL_H_
@@ -24,11 +25,13 @@
 #include <kj/async.h>
 
 #include "actors/cluster/cluster.h"
+#include "actors/cluster/cluster_actors_internal.h"
 #include "actors/cluster/cluster_session_internal.h"
 #include "actors/cluster/control.capnp.h"
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/control_port_internal.h"
 #include "actors/cluster/failure_detector_internal.h"
+#include "actors/cluster/heartbeat_internal.h"
 #include "actors/cluster/launcher_internal.h"
 #include "actors/cluster/membership_internal.h"
 #include "actors/cluster/node_description.h"
@@ -40,23 +43,26 @@ namespace penstock::actors {
 
 class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::ControlPort::Host {
  public:
-  // What a node has printed; called on the loop's thread.
-  using OnLine = std::function<void(uint32_t rank, const std::string& host, std::string_view line)>;
-
-  // `options`, `loop` and `membership` outlive the result. Listen makes the launcher.
-  NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop, Membership& membership,
-                 LauncherFactory make_launcher, OnLine on_line);
+  // `options` and `loop` outlive the result.
+  NodeSupervisor(const ClusterOptions& options, control::ControlLoop& loop);
   ~NodeSupervisor() noexcept override = default;
 
-  // Lets nodes with the key, kJobKeyBytes bytes, join at options.listen. Once.
-  control::StatusPromise Listen(std::string key);
+  // For the actors of the job. The handlers may be called by any thread until the loop ends, and
+  // not before Listen.
+  static FailureDetector::Times TimesOf(const ClusterOptions& options);
+  FailureDetector::Handlers detector_handlers();
+  ProcessLauncher::Events process_events();
+
+  // Lets nodes with the key, kJobKeyBytes bytes, join at options.listen. Once. `actors` are
+  // used from then on until Close.
+  control::StatusPromise Listen(std::string key, ClusterActors& actors);
   // Where nodes join, once Listen has resolved.
   const std::string& address() const { return address_; }
-  // Starts a process that will join as command.rank, or those of an agent. After Listen.
-  absl::Status Launch(const LaunchCommand& command);
-  // The same, but a command for another host waits until fewer than options.max_starts of them are
-  // starting, at most for StartLimit::kPatience. `command` outlives the promise.
-  control::StatusPromise LaunchInTurn(const LaunchCommand& command);
+  // Resolves when a process may be launched that will join as command.rank, or those of an agent:
+  // a command for another host waits until fewer than options.max_starts of them are starting, at
+  // most for StartLimit::kPatience. An error says why the job has ended. `command` outlives the
+  // promise.
+  control::StatusPromise AwaitTurn(const LaunchCommand& command);
   // Resolves when all nodes have joined, or with the loss of a node before that.
   control::StatusPromise AwaitJoined() { return all_joined_->addBranch(); }
 
@@ -80,8 +86,10 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   std::string NameOf(uint32_t rank) const { return actors::NameOf(nodes_[rank]->description); }
   const std::vector<uint32_t>& process_devices() const { return options_.process_devices; }
   const NodeDescription& DescriptionOf(uint32_t rank) const { return nodes_[rank]->description; }
-  // Since the node's last sign of life.
-  kj::Duration SilenceOf(uint32_t rank) const { return failure_detector_->SilenceOf(rank); }
+  // Of the failure detector; any thread but the loop's, between Listen and Close.
+  absl::StatusOr<MemberSilences> Silences(absl::Duration timeout) const {
+    return actors_->failure_detector().Silences(timeout);
+  }
   // Null before the node has joined and once it is lost.
   kj::Maybe<control::Node::Client> NodeOf(uint32_t rank);
   // OK, or the first loss of a node that the job does not go on without: what ended the job, or
@@ -115,19 +123,17 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   struct Node {
     NodeDescription description;
     bool has_joined = false;
-    bool is_lost = false;  // its loss was told
+    bool is_launched = false;  // by this job
+    bool is_finished = false;  // the process that was launched
+    bool is_lost = false;      // its loss was told
     // Somebody will report how its process has ended; that is waited for; it will not come any
     // more.
     bool is_watched = false;
     bool is_end_awaited = false;
     bool is_end_known = false;
-    bool is_out_of_memory = false;  // as the shell on its host has said that has run it
-    // Of the first node of a program such as ssh: its name, and what it or the node has printed
-    // last.
-    std::string starter = {};
-    std::string last_line = {};
     uint64_t connection = 0;  // of the control port
     kj::Maybe<control::Node::Client> client;
+    std::unique_ptr<Heartbeat> heartbeat;  // null where there is no client
     std::shared_ptr<NodeTraffic> traffic = std::make_shared<NodeTraffic>();
     int64_t bytes_in_use = 0;
   };
@@ -141,14 +147,23 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   void OnMemberEnd(const control::MemberEnd& end) override;
   void taskFailed(kj::Exception&& exception) override;
 
-  // Events of the launcher.
-  void HandleLine(uint32_t rank, std::string_view line);
-  void HandleExit(uint32_t rank, int wait_status, std::string_view note);
   // A node has its rank.
   control::Admission AddMember(const NodeDescription& node, uint64_t connection,
                                control::Node::Client client);
-  // Tells the membership, once; of a job that is ending, only what is not in order counts.
-  void Lose(const FailureDetector::Loss& loss);
+  void StartHeartbeat(uint32_t rank, control::Node::Client client);
+  void OnDisconnected(uint32_t rank);
+  void BeginEnding();
+  // What the actors ask for and tell. After Close: nothing.
+  void LookAgain(uint32_t rank);
+  void OnLaunched(const LaunchCommand& command, const LaunchedProcess& process);
+  void OnExit(uint32_t rank, int wait_status, std::string_view note);
+  void OnFinished(uint32_t rank);
+  void OnLauncherEnded();
+  // Where a node is that was launched, until it says so itself. Any thread.
+  const std::string& HostOf(uint32_t rank, const LaunchCommand& command,
+                            const LaunchedProcess& process) const;
+  // `counts`: as FailureDetector::Handlers::on_loss has it.
+  void Lose(const MemberLoss& loss, bool counts);
   // Stop reports the first loss that the job does not survive.
   void NoteLoss(const MemberLoss& loss);
   // What the job was doing when the node was lost: " in step 7".
@@ -163,13 +178,16 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   void TellToExit(const absl::Status& cause);
   kj::Promise<void> AwaitExits(kj::TimePoint deadline);
   kj::TimePoint StopDeadline() const;
+  // Whether nothing of it is left to wait for. True of one that was not launched.
+  bool IsFinished(uint32_t rank) const {
+    return !nodes_[rank]->is_launched || nodes_[rank]->is_finished;
+  }
 
   const ClusterOptions& options_;
   control::ControlLoop& loop_;
-  const LauncherFactory make_launcher_;
-  const OnLine on_line_;
   std::string address_;
-  Membership& membership_;
+  ClusterActors* actors_ = nullptr;  // of Listen
+  PingOptions pings_;
   bool is_ending_ = false;
   absl::Status loss_;  // that ended the job
   struct NotedLoss {
@@ -189,9 +207,7 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   std::vector<std::unique_ptr<Node>> nodes_;  // by rank
   kj::Own<kj::TaskSet> tasks_;
   std::unique_ptr<control::Questions<JobStatus>> questions_;
-  std::unique_ptr<Launcher> launcher_;
   StartLimit starts_;
-  std::unique_ptr<FailureDetector> failure_detector_;
   // Nodes that wait for their rank.
   using Joined = std::shared_ptr<const absl::StatusOr<NodeDescription>>;
   std::map<uint64_t, kj::Own<kj::PromiseFulfiller<Joined>>> joining_;

@@ -54,6 +54,20 @@ void OutputPump::Print(OutputLine line) {
   caf::anon_send(actor_, std::move(line));
 }
 
+void OutputPump::Print(uint32_t rank, std::string_view text) {
+  std::string host;
+  {
+    const absl::MutexLock lock(&mutex_);
+    host = hosts_[rank];
+  }
+  Print({rank, std::move(host), std::string(text)});
+}
+
+void OutputPump::SetHost(uint32_t rank, std::string host) {
+  const absl::MutexLock lock(&mutex_);
+  hosts_[rank] = std::move(host);
+}
+
 OutputPumpActor OutputPump::actor() {
   const absl::MutexLock lock(&mutex_);
   return actor_;

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -55,12 +56,17 @@ class OutputPump {
   // Starts an actor, to which lines go from now on. Replaces the previous actor if there is one.
   caf::actor Start();
   void Print(OutputLine line);
+  // The same, of the host that was said last; none: "".
+  void Print(uint32_t rank, std::string_view text);
+  void SetHost(uint32_t rank, std::string host);
   // Waits until the lines printed before have been passed on, or returns kDeadlineExceeded.
   absl::Status Flush(absl::Duration timeout);
   // Ends the actor and waits for its end, or returns kDeadlineExceeded if the callback does not
   // return; the end of `system` waits for it then. Queued lines are dropped.
   absl::Status Stop(absl::Duration timeout);
 
+  // The one that lines go to; null after Stop.
+  OutputPumpActor actor();
   uint64_t num_dropped() const { return shared_->num_dropped; }
 
  private:
@@ -73,13 +79,13 @@ class OutputPump {
   static OutputPumpActor::behavior_type Pump(OutputPumpActor::pointer self,
                                              const std::shared_ptr<Shared>& shared,
                                              const std::shared_ptr<Counter>& num_queued);
-  OutputPumpActor actor();
 
   caf::actor_system& system_;
   const std::shared_ptr<Shared> shared_;
   absl::Mutex mutex_;
   OutputPumpActor actor_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<Counter> num_queued_ ABSL_GUARDED_BY(mutex_);  // lines queued for actor_
+  std::shared_ptr<Counter> num_queued_ ABSL_GUARDED_BY(mutex_);    // lines queued for actor_
+  std::map<uint32_t, std::string> hosts_ ABSL_GUARDED_BY(mutex_);  // by rank
 };
 
 }  // namespace penstock::actors

@@ -84,6 +84,17 @@ TEST_F(OutputPumpTest, LinesComeInTheirOrder) {
   EXPECT_EQ(pump_.num_dropped(), 0u);
 }
 
+TEST_F(OutputPumpTest, ALineIsOfTheHostThatWasSaidLast) {
+  pump_.Start();
+  pump_.Print(1, "early");
+  pump_.SetHost(1, "a");
+  pump_.Print(1, "first");
+  pump_.SetHost(1, "b");
+  pump_.Print(1, "second");
+  ASSERT_EQ(pump_.Flush(absl::Seconds(20)), absl::OkStatus());
+  EXPECT_THAT(lines(), ElementsAre("1  early", "1 a first", "1 b second"));
+}
+
 TEST_F(OutputPumpTest, AReaderThatDoesNotReadBoundsWhatWaits) {
   Close();
   pump_.Start();

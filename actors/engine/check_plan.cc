@@ -402,7 +402,7 @@ absl::Status CheckWires(const Plan& plan) {
       return Bad(where, ": channel ", transfer.channel, " is not its own");
     }
   }
-  // An endpoint serves one actor a transfer and side, one a collective and member.
+  // A device has at most one actor for each side of a transfer and for each collective.
   absl::flat_hash_set<uint64_t> ends;
   for (size_t device = 0; device < plan.devices.size(); ++device) {
     for (const ActorPlan& actor : plan.devices[device].actors) {

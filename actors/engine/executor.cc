@@ -89,6 +89,7 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
       floating_streams_(std::move(linked.floating_streams)),
       stream_comms_(std::move(linked.stream_comms)),
       launches_(std::move(linked.launches)),
+      trace_(options.trace_capacity),
       communication_counts_(linked.comms.size() + stream_comms_.size()),
       loaded_ns_(parts.clock->NowNs()),
       random_(options.firing_seed) {
@@ -116,7 +117,6 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
   communication_.Load(std::move(linked.comms), options.generation, is_tracing_ ? clock_ : nullptr);
   open_floating_.resize(phases_.size());
   stalled_floating_.reserve(phases_.size());
-  trace_.reserve(options.trace_capacity);
 }
 
 DeviceExecutor::~DeviceExecutor() {
@@ -136,10 +136,7 @@ void DeviceExecutor::SubmitStep(int64_t step, std::shared_ptr<StepBuffers> buffe
   record.has_error = false;
   record.begin_ns = now;
   record.buffers = std::move(buffers);
-  if (completed_ == step) {
-    wait_ns_ = 0;
-    idle_since_ns_ = now;
-  }
+  if (completed_ == step) idle_.BeginStep(now);
   submitted_ = step + 1;
   CountSteps();
   if (has_stream_error_ && completed_ == step) ResetStreams();
@@ -175,26 +172,24 @@ bool DeviceExecutor::Poll() {
   const int64_t begin_cpu_ns = counts_cpu_time_ ? ThreadCpuNs() : 0;
   const bool has_moved = PollOnce();
   if (counts_cpu_time_ && has_moved) {
-    lost_ns_ += std::max<int64_t>(clock_->NowNs() - begin_ns - (ThreadCpuNs() - begin_cpu_ns), 0);
+    const int64_t cpu_ns = ThreadCpuNs() - begin_cpu_ns;
+    idle_.AddWithoutCore(std::max<int64_t>(clock_->NowNs() - begin_ns - cpu_ns, 0));
   }
   if (has_moved) {
     EndIdle();
-  } else if (!is_idle_) {
+  } else if (!idle_.is_idle()) {
     BeginIdle();
   }
   return has_moved;
 }
 
 void DeviceExecutor::BeginIdle() {
-  is_idle_ = true;
-  idle_since_ns_ = clock_->NowNs();
-  IdleKind kind = active_comms_.empty() ? kNothing : kTransfer;
+  IdleTime::Kind kind = active_comms_.empty() ? IdleTime::kNothing : IdleTime::kTransfer;
   for (const uint32_t comm : active_comms_) {
-    if (communication_.comms()[comm].collective != nullptr) kind = kCollective;
+    if (communication_.comms()[comm].collective != nullptr) kind = IdleTime::kCollective;
   }
-  if (num_stream_comms_running_ > 0) kind = kCollective;
-  idle_kind_.store(kind, std::memory_order_relaxed);
-  idle_begin_ns_.store(idle_since_ns_, std::memory_order_relaxed);
+  if (num_stream_comms_running_ > 0) kind = IdleTime::kCollective;
+  idle_.Begin(kind, clock_->NowNs());
 }
 
 bool DeviceExecutor::PollOnce() {
@@ -492,8 +487,7 @@ void DeviceExecutor::CompleteStep(StepRecord& record) {
   report.step = record.step;
   report.is_poisoned = record.is_poisoned;
   report.wall_ns = now - std::max(record.begin_ns, last_done_ns_);
-  report.wait_ns =
-      std::min(std::exchange(wait_ns_, 0) + std::exchange(lost_ns_, 0), report.wall_ns);
+  report.wait_ns = std::min(idle_.TakeWait(), report.wall_ns);
   last_done_ns_ = now;
   record.buffers.reset();
   completed_ = record.step + 1;

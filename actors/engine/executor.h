@@ -53,12 +53,14 @@
 #include "actors/engine/device_communication.h"
 #include "actors/engine/device_snapshot.h"
 #include "actors/engine/host_staging.h"
+#include "actors/engine/idle_time.h"
 #include "actors/engine/lane_stream.h"
 #include "actors/engine/link.h"
 #include "actors/engine/phase_graph.h"
 #include "actors/engine/ready_set.h"
 #include "actors/engine/stage.h"
 #include "actors/engine/stage_exchange.h"
+#include "actors/engine/trace_ring.h"
 #include "base/device.h"
 #include "base/tensor.h"
 #include "planner/plan/plan.h"
@@ -81,17 +83,6 @@ struct DeviceStepReport {
   bool is_poisoned = false;
   int64_t wall_ns = 0;  // from the completion of the step before, or from submission if later
   int64_t wait_ns = 0;  // of wall_ns, with nothing to fire or without a core to run on
-};
-
-// One actor's run, or with actor == kNone a whole phase instance.
-struct TraceEvent {
-  uint32_t device = 0;
-  uint32_t actor = planner::kNone;
-  uint32_t phase = 0;
-  uint32_t microbatch = 0;
-  int64_t step = 0;
-  int64_t begin_ns = 0;
-  int64_t end_ns = 0;
 };
 
 // Told on the executor's thread.
@@ -189,7 +180,7 @@ class DeviceExecutor {
   std::string DescribeRunningActor() const;
 
   // The last events recorded so far, at most trace_capacity, by their ends; begins anew.
-  std::vector<TraceEvent> TakeTrace();
+  std::vector<TraceEvent> TakeTrace() { return trace_.Take(); }
 
  private:
   // Phase instances of a lane that may be launched and not complete, where phases of a lane run one
@@ -236,9 +227,8 @@ class DeviceExecutor {
 
   bool PollOnce();
   void EndIdle() {
-    if (is_idle_) EndIdleAt(clock_->NowNs());
+    if (idle_.is_idle()) idle_.End(clock_->NowNs());
   }
-  void EndIdleAt(int64_t now);
   bool PollStreams();
   bool PollStreamComms();
   bool TakeReadyComms();
@@ -410,14 +400,10 @@ class DeviceExecutor {
   int64_t submitted_ = 0;
   int64_t completed_ = 0;
 
-  bool is_idle_ = false;  // the last Poll found nothing, and this one nothing yet
-  int64_t idle_since_ns_ = 0;
-  int64_t wait_ns_ = 0;  // since the last step that completed
+  IdleTime idle_;
   bool counts_cpu_time_ = false;
-  int64_t lost_ns_ = 0;  // without a core while there was something to do, likewise
   int64_t last_done_ns_ = 0;
-  std::vector<TraceEvent> trace_;  // a ring, once it is full
-  size_t oldest_event_ = 0;        // of a full ring
+  TraceRing trace_;
 
   // Starts and completions of each comm; written by the owner's thread.
   std::vector<std::atomic<uint64_t>> communication_counts_;
@@ -429,11 +415,6 @@ class DeviceExecutor {
   // For Snapshot, written by the owner's thread.
   std::atomic<int64_t> num_submitted_{0};  // submitted_
   std::atomic<int64_t> num_completed_{0};  // completed_
-  std::atomic<int64_t> idle_begin_ns_{0};  // 0: it runs
-  // Of idle times that are over, by what was under way when they began.
-  enum IdleKind : uint8_t { kNothing, kTransfer, kCollective, kNumIdleKinds };
-  std::array<std::atomic<int64_t>, kNumIdleKinds> idle_ns_ = {};
-  std::atomic<uint8_t> idle_kind_{kNothing};  // of the last idle time
   const int64_t loaded_ns_;
   std::mt19937_64 random_;  // with options_.firing_seed
 };
@@ -444,16 +425,6 @@ inline bool DeviceExecutor::HasOthersToServe() const {
   if (!launches_.empty() && !stalled_floating_.empty()) return true;
   if (communication_.num_active() == 0) return false;
   return communication_.has_completion() || (exchange_ != nullptr && exchange_->has_peers());
-}
-
-// Something was found to do. REQUIRES: is_idle_.
-inline void DeviceExecutor::EndIdleAt(int64_t now) {
-  is_idle_ = false;
-  wait_ns_ += now - idle_since_ns_;
-  const int64_t begin = idle_begin_ns_.load(std::memory_order_relaxed);
-  idle_begin_ns_.store(0, std::memory_order_relaxed);
-  std::atomic<int64_t>& total = idle_ns_[idle_kind_];
-  total.store(total.load(std::memory_order_relaxed) + now - begin, std::memory_order_relaxed);
 }
 
 // In-phase tokens to other actors.

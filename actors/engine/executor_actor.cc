@@ -22,7 +22,7 @@ constexpr int64_t kSpinNs = 50'000;
 // Between looks at the clock, which takes as long as a poll.
 constexpr int kPollsPerLook = 16;
 // Polls before sleeping if more threads poll than there are cores.
-constexpr int kCrowdedPolls = 4;
+constexpr int kOversubscribedPolls = 4;
 // Limit of one sleep, so that a lost wake-up costs time and not progress.
 constexpr int64_t kSleepMs = 100;
 
@@ -56,7 +56,7 @@ bool ExecutorActor::Load() {
   }
   if (status.ok()) {
     executor_ = setup_.executor->get();
-    executor_->set_counts_cpu_time(setup_.is_crowded);
+    executor_->set_counts_cpu_time(setup_.is_oversubscribed);
   }
   setup_.loaded->Set(setup_.index, status);
   return status.ok();
@@ -116,15 +116,15 @@ bool ExecutorActor::Spin(caf::behavior& commands) {
   const auto begin = std::chrono::steady_clock::now();
   for (int polls = 0; !is_stopping_; ++polls) {
     if (Work(commands)) return true;
-    if (executor_->has_pending_events() || setup_.is_crowded) {
+    if (executor_->has_pending_events() || setup_.is_oversubscribed) {
       sched_yield();
     } else {
       SpinPause();
     }
     // Streams notify nobody when their work is done, so they are polled until then.
     if (executor_->has_pending_events()) continue;
-    if (setup_.is_crowded) {
-      if (polls >= kCrowdedPolls) return false;
+    if (setup_.is_oversubscribed) {
+      if (polls >= kOversubscribedPolls) return false;
     } else if (polls % kPollsPerLook == 0 &&
                (std::chrono::steady_clock::now() - begin).count() >= kSpinNs) {
       return false;

@@ -30,7 +30,7 @@ class ExecutorActor : public caf::blocking_actor {
     uint32_t device = 0;  // of the plan
     ExecutorFactory create;
     Waker* waker = nullptr;
-    bool is_crowded = false;  // more threads poll than the process has cores
+    bool is_oversubscribed = false;  // more threads poll than the process has cores
     PollCounters* counters = nullptr;
     std::shared_ptr<ReplyCollector<absl::Status>> loaded;  // gets the status of `create`
     std::unique_ptr<DeviceExecutor>* executor = nullptr;   // gets the executor

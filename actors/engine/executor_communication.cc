@@ -11,7 +11,7 @@ using planner::ActorKind;
 
 namespace {
 
-// What acts may take before a device executor leaves the endpoint to the communication executor: a
+// Compute time after which a device executor leaves the endpoint to the communication executor: a
 // little less than what waking that costs.
 constexpr int64_t kUnsharedNs = 20'000;
 
@@ -50,18 +50,18 @@ bool DeviceExecutor::DriveCommunication() {
   for (int i = 0; i < num_looks; ++i) {
     // A look that finds something is work, one that does not is waiting. Reading the clock takes
     // about as long as a pause.
-    const int64_t look_ns = is_idle_ ? clock_->NowNs() : 0;
+    const int64_t look_ns = idle_.is_idle() ? clock_->NowNs() : 0;
     if (communication_.Advance()) {
-      if (is_idle_) EndIdleAt(look_ns);
+      if (idle_.is_idle()) idle_.End(look_ns);
       TakeCompletions();
       return true;
     }
-    if (!is_idle_) BeginIdle();
+    if (!idle_.is_idle()) BeginIdle();
   }
   return false;
 }
 
-// What may move meanwhile does, between the acts of a long phase.
+// Between the acts of a long phase: completions, messages of the stage and floating phases.
 void DeviceExecutor::ServeOthers() {
   TakeCompletions();
   if (exchange_ != nullptr) PollExchange();
@@ -135,7 +135,7 @@ void DeviceExecutor::StartTransport(CommStart* start, bool hands_over) {
   communication_.Start(*start);
 }
 
-// Whether one of the lanes goes on with an act through which the endpoint is not kept.
+// Whether the next ready act of a lane is so long that the endpoint is given up before it.
 bool DeviceExecutor::IsLongActNext() {
   for (const uint32_t phase : {running_compute_, running_per_step_}) {
     if (phase == planner::kNone) continue;

@@ -21,27 +21,8 @@ constexpr size_t kMaxDescribedLines = 100;
 
 void DeviceExecutor::Trace(const LaneStream::Mark& what, int64_t end_ns) {
   if (!IsTraced(what.step)) return;
-  const TraceEvent event = {
-      device_index_, what.actor,    what.phase, static_cast<uint32_t>(what.microbatch),
-      what.step,     what.begin_ns, end_ns};
-  if (trace_.size() < options_.trace_capacity) {
-    trace_.push_back(event);
-    return;
-  }
-  trace_[oldest_event_] = event;
-  oldest_event_ = (oldest_event_ + 1) % trace_.size();
-}
-
-std::vector<TraceEvent> DeviceExecutor::TakeTrace() {
-  std::rotate(trace_.begin(), trace_.begin() + static_cast<std::ptrdiff_t>(oldest_event_),
-              trace_.end());
-  oldest_event_ = 0;
-  std::vector<TraceEvent> taken = std::exchange(trace_, {});
-  trace_.reserve(options_.trace_capacity);
-  // Ends of communication are noticed late.
-  std::stable_sort(taken.begin(), taken.end(),
-                   [](const TraceEvent& a, const TraceEvent& b) { return a.end_ns < b.end_ns; });
-  return taken;
+  trace_.Add({device_index_, what.actor, what.phase, static_cast<uint32_t>(what.microbatch),
+              what.step, what.begin_ns, end_ns});
 }
 
 void DeviceExecutor::AppendCommunications(std::vector<uint64_t>* counts) const {
@@ -286,25 +267,21 @@ DeviceSnapshot DeviceExecutor::Snapshot() const {
   snapshot.device = device_index_;
   const int64_t now = clock_->NowNs();
   const int64_t completed = num_completed_.load(std::memory_order_relaxed);
-  const int64_t idle_begin = idle_begin_ns_.load(std::memory_order_relaxed);
+  const IdleTime::Reading idle = idle_.Read(now);
   snapshot.step = completed + options_.first_step;
   snapshot.graphs = DescribeGraphs();
   snapshot.age_ns = now - loaded_ns_;
-  snapshot.still_ns = idle_begin == 0 ? 0 : std::max<int64_t>(now - idle_begin, 1);
-  std::array<int64_t, kNumIdleKinds> idle_ns = {};
-  for (size_t i = 0; i < idle_ns.size(); ++i) {
-    idle_ns[i] = idle_ns_[i].load(std::memory_order_relaxed);
-  }
-  idle_ns[idle_kind_.load(std::memory_order_relaxed)] += snapshot.still_ns;
-  snapshot.collective_ns = std::clamp<int64_t>(idle_ns[kCollective], 0, snapshot.age_ns);
-  snapshot.transfer_ns =
-      std::clamp<int64_t>(idle_ns[kTransfer], 0, snapshot.age_ns - snapshot.collective_ns);
+  snapshot.still_ns = idle.current_ns;
+  snapshot.collective_ns = std::clamp<int64_t>(idle.ns[IdleTime::kCollective], 0, snapshot.age_ns);
+  snapshot.transfer_ns = std::clamp<int64_t>(idle.ns[IdleTime::kTransfer], 0,
+                                             snapshot.age_ns - snapshot.collective_ns);
   const int64_t known_ns = snapshot.collective_ns + snapshot.transfer_ns;
-  snapshot.idle_ns = std::clamp<int64_t>(known_ns + idle_ns[kNothing], known_ns, snapshot.age_ns);
+  snapshot.idle_ns =
+      std::clamp<int64_t>(known_ns + idle.ns[IdleTime::kNothing], known_ns, snapshot.age_ns);
   const uint32_t actor = running_actor_.load(std::memory_order_relaxed);
   if (num_submitted_.load(std::memory_order_relaxed) <= completed) {
     snapshot.state = DeviceSnapshot::State::kIdle;
-  } else if (idle_begin != 0 && actor == kNone) {
+  } else if (idle.current_ns > 0 && actor == kNone) {
     snapshot.state = DeviceSnapshot::State::kWaiting;
   } else {
     snapshot.state = DeviceSnapshot::State::kRunning;

@@ -65,9 +65,10 @@ class Host::Impl {
     }
     const auto loaded = std::make_shared<ReplyCollector<absl::Status>>(num_devices);
     for (uint32_t i = 0; i < num_devices; ++i) {
-      executor_actors_.push_back(system_.spawn<ExecutorActor, caf::detached>(ExecutorActor::Setup{
-          i, first_device_ + i, std::move(parts.executors[i]), parts.wakers[i], parts.is_crowded,
-          activity_.poll_counters[i].get(), loaded, &activity_.executors[i]}));
+      executor_actors_.push_back(system_.spawn<ExecutorActor, caf::detached>(
+          ExecutorActor::Setup{i, first_device_ + i, std::move(parts.executors[i]), parts.wakers[i],
+                               parts.is_oversubscribed, activity_.poll_counters[i].get(), loaded,
+                               &activity_.executors[i]}));
     }
     for (size_t i = 0; i < num_devices; ++i) {
       Supervise(executor_actors_[i], StrCat("executor of device ", first_device_ + i),

@@ -18,6 +18,7 @@
 
 namespace penstock::actors {
 
+// Looks at the devices of an engine.
 class Inspector {
  public:
   virtual ~Inspector() = default;

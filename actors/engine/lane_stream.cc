@@ -35,7 +35,8 @@ int64_t LaneStream::Pop(int64_t now) {
     const size_t last = (oldest_ + marks_.size() - 1) % marks_.size();
     since = events_[oldest_]->NsSince(*events_[last]);
   }
-  // The clocks drift apart: no mark is later than the host sees it, or before what it ends began.
+  // The clocks of host and device drift apart: an end is after its begin, and not after the host
+  // has seen it.
   last_ns_ = since < 0 ? now : std::min(now, std::max(last_ns_ + since, marks_[oldest_].begin_ns));
   oldest_ = (oldest_ + 1) % marks_.size();
   --num_recorded_;

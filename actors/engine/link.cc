@@ -158,8 +158,8 @@ class Linker {
     return absl::OkStatus();
   }
 
-  // Collectives on streams hold up what follows on the stream of their phase at its end, copies for
-  // the transport among it, which a peer may need first.
+  // The end of a phase waits for its collectives on streams. A copy for the transport behind it,
+  // which a peer may need first, would wait for ever.
   absl::Status CheckStreamComms() const {
     for (uint32_t p = 0; p < out_.phases.size(); ++p) {
       const Phase& phase = out_.phases[p];
@@ -322,7 +322,7 @@ class Linker {
     }
   }
 
-  // Who uses what a collective on a stream has read or written waits for that stream.
+  // An actor that uses the operands of a collective on a stream waits for that stream.
   void LinkJoins() {
     if (out_.stream_comms.empty()) return;
     std::vector<std::vector<uint32_t>> joins(out_.actors.size());

@@ -85,12 +85,13 @@ bool StallDetector::MayBeUnderWay(const Communication& communication,
   if (communication.members.empty()) return false;
   const auto is_less = [&counts](size_t a, size_t b) { return counts[a] < counts[b]; };
   if (communication.needs_all) {
-    // The member that is furthest behind runs it, so all have started it; or it does not, so
-    // whoever runs it waits.
+    // It is under way only if the member with the lowest count has started it; otherwise the others
+    // wait for that one.
     const auto& members = communication.members;
     return counts[*std::min_element(members.begin(), members.end(), is_less)] % 2 == 1;
   }
-  // A member that runs it may have one to exchange data with that runs it too, or did.
+  // It is under way if a member that has started it has a partner that has started or completed the
+  // same run.
   uint64_t first_open = UINT64_MAX;
   for (const size_t member : communication.members) {
     if (counts[member] % 2 == 1) first_open = std::min(first_open, counts[member]);

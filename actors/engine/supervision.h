@@ -6,7 +6,8 @@
 //               supervisor ends the work that depended on the child: the job, the session, a run of
 //               steps or the writing of checkpoints
 //
-// A child that ends more often than `max_restarts` times in kRestartWindow escalates.
+// A child that ends more often than `max_restarts` times in kRestartWindow escalates, and so does one
+// that cannot be started again.
 //
 // Thread rule: constants.
 
@@ -25,6 +26,8 @@ enum class Child {
   kStageController,
   kCommunicationExecutor,
   kMembership,
+  kFailureDetector,
+  kLauncher,
   kOutputPump,
   kJoinProxy,
   kCheckpointWriter,
@@ -48,6 +51,8 @@ inline constexpr std::array kChildStrategies = {
     ChildStrategy{Child::kStageController, OnEnd::kEscalate, 0, "has the choices of the stage"},
     ChildStrategy{Child::kCommunicationExecutor, OnEnd::kEscalate, 0, "has transfers under way"},
     ChildStrategy{Child::kMembership, OnEnd::kEscalate, 0, "knows who is in the job"},
+    ChildStrategy{Child::kFailureDetector, OnEnd::kEscalate, 0, "knows who is silent"},
+    ChildStrategy{Child::kLauncher, OnEnd::kEscalate, 0, "has the processes, which end with it"},
     ChildStrategy{Child::kOutputPump, OnEnd::kRestart, 5, "holds only queued lines"},
     // Joins that it holds are answered with an error (membership_internal.h).
     ChildStrategy{Child::kJoinProxy, OnEnd::kRestart, 5, "holds only joins without an answer"},

@@ -1,3 +1,4 @@
+#include <exception>
 #include <utility>
 
 #include "actors/engine/error_origin.h"
@@ -49,7 +50,17 @@ void Supervisor::OnDown(const caf::down_msg& message) {
     return;
   }
   watched.restarts.push_back(now);
-  watched.record.actor = watched.record.restart();
+  // Nobody watches over this actor: it has to go on with its other children, whatever happens.
+  try {
+    watched.record.actor = watched.record.restart();
+  } catch (const std::exception& error) {
+    Escalate(watched, StrCat(cause, ", and could not be started again: ", error.what()));
+    return;
+  }
+  if (!watched.record.actor) {
+    Escalate(watched, StrCat(cause, ", and could not be started again"));
+    return;
+  }
   Monitor(std::move(watched));
 }
 

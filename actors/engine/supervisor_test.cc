@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -116,6 +117,24 @@ TEST_F(SupervisorTest, OneThatEndsAgainAndAgainEscalates) {
   EXPECT_EQ(NumChildren(), most + 1);
 }
 
+// The supervisor goes on: it still notices the ends of its other children.
+TEST_F(SupervisorTest, OneThatCannotBeStartedAgainEscalates) {
+  const auto fail_to_start = []() -> caf::actor { throw std::runtime_error("no thread is left"); };
+  actors::Watch(supervisor_, {Start(), "output pump", Child::kOutputPump, fail_to_start});
+  caf::anon_send(AwaitChild(0), DieAtom::value);
+  const absl::Status status = AwaitFailure();
+  EXPECT_THAT(status.ToString(), HasSubstr("the output pump has ended: "));
+  EXPECT_THAT(status.ToString(), HasSubstr("could not be started again: no thread is left"));
+  EXPECT_EQ(OriginOf(status).actor, "output pump");
+  {
+    const absl::MutexLock lock(&mutex_);
+    failures_.clear();
+  }
+  Watch(Child::kDeviceExecutor, "executor of device 2");
+  caf::anon_send(AwaitChild(1), DieAtom::value);
+  EXPECT_THAT(AwaitFailure().ToString(), HasSubstr("the executor of device 2 has ended"));
+}
+
 // Each child of the table that has state, by its name.
 TEST_F(SupervisorTest, AChildWithStateEscalates) {
   size_t number = 0;
@@ -133,7 +152,7 @@ TEST_F(SupervisorTest, AChildWithStateEscalates) {
     EXPECT_EQ(OriginOf(status).actor, "child that knows");
     EXPECT_EQ(NumChildren(), ++number);  // there is no other one
   }
-  EXPECT_EQ(number, 7u);
+  EXPECT_EQ(number, 9u);
 }
 
 TEST_F(SupervisorTest, OneThatWasToldToEndIsLetGo) {

@@ -33,6 +33,7 @@ class actor_system;
 
 namespace penstock::actors {
 
+// Told what happens to the steps of an engine.
 class EngineObserver : public ExecutorObserver {
  public:
   // An engine with a part of a plan's devices: they stand still, and the policy of a stage declines
@@ -40,6 +41,7 @@ class EngineObserver : public ExecutorObserver {
   virtual void OnDeclined() {}
 };
 
+// A plan that is loaded on its devices. See the top of this file.
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -54,8 +56,9 @@ class Engine {
   // Looks at the devices without disturbing them; it may outlive the engine.
   virtual std::shared_ptr<Inspector> inspector() const = 0;
 
-  // A state gathered from its placements, or set in all of them. `value` has the state's type.
+  // Gathers a state from its placements. `value` has the state's type.
   virtual absl::Status ReadState(const planner::StatePlan& state, Tensor* value) = 0;
+  // Sets a state in all of its placements. `value` has the state's type.
   virtual absl::Status WriteState(const planner::StatePlan& state, const Tensor& value) = 0;
 
   // A copy of the states (indices of the plan) in the processes of their devices.

@@ -32,6 +32,7 @@
 
 namespace penstock::actors {
 
+// States of a plan, with the values that they had when they were kept.
 class KeptStates {
  public:
   virtual ~KeptStates() = default;
@@ -41,6 +42,7 @@ class KeptStates {
   // As in the plan that they were kept of.
   const std::vector<planner::StatePlan>& states() const { return states_; }
 
+  // Whether a state of this name was kept.
   bool Has(std::string_view name) const;
   // The value of a state, gathered from the processes. kNotFound: it was not kept.
   absl::StatusOr<Tensor> Read(std::string_view name) const;
@@ -51,6 +53,7 @@ class KeptStates {
   virtual absl::Status Write(const std::string& folder, const Metadata& metadata) const;
 
  protected:
+  // For implementations; `states` as in the plan.
   explicit KeptStates(std::vector<planner::StatePlan> states) : states_(std::move(states)) {}
 
   // `value` has the state's type.

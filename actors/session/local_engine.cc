@@ -7,6 +7,8 @@
 #include <set>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
+
 #include "actors/engine/tile_copy.h"
 #include "actors/session/local_kept_states.h"
 #include "actors/session/state_init.h"
@@ -16,7 +18,6 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "base/thread_pool.h"
-#include "planner/plan/failure_flags.h"
 
 namespace penstock::actors {
 
@@ -103,16 +104,10 @@ absl::Status LocalEngine::Open() {
   for (uint32_t i = 0; i < options_.num_devices; ++i) {
     ASSIGN_OR_RETURN(endpoints.emplace_back(), transport_->OpenEndpoint(options_.first_device + i));
   }
-  uint64_t used = options_.reserved_bytes;
-  RETURN_IF_ERROR(CheckFits(
-      plan_, options_.first_device, options_.num_devices, max_bytes_,
-      [&](uint32_t reader, uint32_t owner) {
-        return endpoints[reader - options_.first_device]->CanView(owner);
-      },
-      &used));
-  used -= options_.reserved_bytes;
-  num_bytes_ = used;
-  transport_->Hold(memory_, used);
+  RETURN_IF_ERROR(TakeMemory([&](uint32_t reader, uint32_t owner) {
+    return endpoints[reader - options_.first_device]->CanView(owner);
+  }));
+  transport_->Hold(memory_, num_bytes());
   memory_->devices.resize(options_.num_devices);
   memory_->arenas.resize(options_.num_devices);
   memory_->host_arenas.resize(options_.num_devices);
@@ -120,15 +115,15 @@ absl::Status LocalEngine::Open() {
   processors_ = PlaceDevices(options_.num_devices, options_.threads_per_device);
   accesses_.resize(options_.num_devices);
   communicators_.resize(options_.num_devices);
-  OrderLaunches();
+  RETURN_IF_ERROR(OrderLaunches());
   stage_peers_.resize(options_.num_devices);
   HostParts parts;
   parts.transport = transport_.get();
   parts.communication_waker = &communication_waker_;
-  is_crowded_ = options_.shares_cores || static_cast<int64_t>(options_.num_devices) *
-                                                 std::max(options_.threads_per_device, 1) >
-                                             UsableCores();
-  parts.is_crowded = is_crowded_;
+  is_oversubscribed_ = options_.shares_cores || static_cast<int64_t>(options_.num_devices) *
+                                                        std::max(options_.threads_per_device, 1) >
+                                                    UsableCores();
+  parts.is_oversubscribed = is_oversubscribed_;
   parts.first_device = options_.first_device;
   if (options_.num_devices == plan_.devices.size()) {
     stall_detector_.emplace(plan_);
@@ -188,16 +183,79 @@ absl::Status LocalEngine::Open() {
   return absl::OkStatus();
 }
 
+bool LocalEngine::CanShareMemoryOf(const LocalEngine& other) const {
+  const auto uses_cpus = [](const LocalEngineOptions& options) {
+    return options.create_device == nullptr;
+  };
+  if (!uses_cpus(options_) || !uses_cpus(other.options_) || other.shares_memory() ||
+      options_.first_device != other.options_.first_device ||
+      options_.num_devices != other.options_.num_devices ||
+      plan_.states.size() != other.plan_.states.size()) {
+    return false;
+  }
+  for (uint32_t d = 0; d < options_.num_devices; ++d) {
+    const planner::DevicePlan& ours = plan_.devices[options_.first_device + d];
+    const planner::DevicePlan& theirs = other.plan_.devices[options_.first_device + d];
+    if (ours.host_bytes > 0 || theirs.host_bytes > 0 || ours.arena_bytes > theirs.arena_bytes) {
+      return false;
+    }
+  }
+  // Nothing else of a plan lies where one of its states does, so neither plan overwrites a state of
+  // the other.
+  absl::flat_hash_map<std::string_view, const planner::StatePlan*> others;
+  for (const planner::StatePlan& state : other.plan_.states) others[state.name] = &state;
+  const auto in_the_same_place = [&](const planner::StatePlacement& a,
+                                     const planner::StatePlacement& b) {
+    if (a.device != b.device || !(a.tile == b.tile)) return false;
+    const planner::RegisterPlan& ours = plan_.devices[a.device].registers[a.reg];
+    const planner::RegisterPlan& theirs = other.plan_.devices[b.device].registers[b.reg];
+    return ours.offset == theirs.offset && ours.slots == theirs.slots &&
+           ours.slot_bytes == theirs.slot_bytes;
+  };
+  return std::all_of(plan_.states.begin(), plan_.states.end(),
+                     [&](const planner::StatePlan& state) {
+                       const auto found = others.find(state.name);
+                       return found != others.end() && found->second->type == state.type &&
+                              std::equal(state.placements.begin(), state.placements.end(),
+                                         found->second->placements.begin(),
+                                         found->second->placements.end(), in_the_same_place);
+                     });
+}
+
+absl::Status LocalEngine::TakeMemory(const CanView& can_view) {
+  uint64_t in_use = options_.reserved_bytes;
+  uint64_t shared = 0;
+  if (const LocalEngine* const other = options_.memory_of; other != nullptr) {
+    in_use += other->num_bytes();
+    if (CanShareMemoryOf(*other)) {
+      memory_->owner = other->memory_;
+      for (uint32_t d = 0; d < options_.num_devices; ++d) {
+        shared += plan_.devices[options_.first_device + d].arena_bytes;
+      }
+    }
+  }
+  in_use -= shared;
+  uint64_t used = in_use;
+  RETURN_IF_ERROR(
+      CheckFits(plan_, options_.first_device, options_.num_devices, max_bytes_, can_view, &used));
+  num_bytes_ = used - in_use - shared;
+  return absl::OkStatus();
+}
+
 // Without an order, the host runs the collectives: members that launch in different orders might
 // wait for each other, even with a communicator for each collective. An order needs all devices.
-void LocalEngine::OrderLaunches() {
-  if (options_.create_communicator == nullptr || options_.num_devices < plan_.devices.size()) {
-    return;
+absl::Status LocalEngine::OrderLaunches() {
+  if (options_.create_communicator == nullptr) return absl::OkStatus();
+  if (options_.stream_launches.has_value()) {
+    RETURN_IF_ERROR(CheckStreamLaunches(plan_, options_.first_device, options_.num_devices,
+                                        *options_.stream_launches));
+    launches_ = options_.stream_launches;
+  } else if (options_.num_devices == plan_.devices.size()) {
+    absl::StatusOr<StreamLaunches> launches = PlanStreamLaunches(plan_, *options_.policies);
+    if (launches.ok()) launches_ = *std::move(launches);
   }
-  absl::StatusOr<planner::LaunchOrder> order = planner::OrderLaunches(plan_, *options_.policies);
-  if (!order.ok() || !planner::CheckLaunchOrder(plan_, *options_.policies, *order).ok()) return;
-  launch_order_ = *std::move(order);
-  tells_failures_ = planner::CollectivesThatTellFailures(plan_);
+  if (launches_.has_value()) groups_ = GroupsOf(plan_);
+  return absl::OkStatus();
 }
 
 // An asynchronous device copies through the host's memory, of which several devices take at a time.
@@ -262,10 +320,12 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
     }
   }
   Device& device = *memory_->devices[index];
-  if (is_crowded_ && device.thread_pool() != nullptr) device.thread_pool()->set_spins(false);
-  ASSIGN_OR_RETURN(memory_->arenas[index],
-                   device.Allocate(plan_.devices[device_index].arena_bytes, MemoryKind::kDevice));
-  Memory& arena = *memory_->arenas[index];
+  if (is_oversubscribed_ && device.thread_pool() != nullptr) device.thread_pool()->set_spins(false);
+  if (!shares_memory()) {
+    ASSIGN_OR_RETURN(memory_->arenas[index],
+                     device.Allocate(plan_.devices[device_index].arena_bytes, MemoryKind::kDevice));
+  }
+  Memory& arena = *(shares_memory() ? memory_->owner->arenas : memory_->arenas)[index];
   std::byte* host_arena = nullptr;
   if (const uint64_t num_bytes = plan_.devices[device_index].host_bytes; num_bytes > 0) {
     ASSIGN_OR_RETURN(memory_->host_arenas[index], device.Allocate(num_bytes, MemoryKind::kPinned));
@@ -277,7 +337,7 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   }
   ASSIGN_OR_RETURN(accesses_[index],
                    ArenaAccess::Create(device, arena, host_arena, options_.timeout));
-  if (options_.init_states) RETURN_IF_ERROR(InitStates(index, device));
+  if (options_.init_states && !shares_memory()) RETURN_IF_ERROR(InitStates(index, device));
   ExecutorParts parts;
   parts.plan = &plan_;
   parts.device_index = device_index;
@@ -291,14 +351,16 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
   const auto* kernels = is_checked                                  ? &checked_kernels_
                         : of_kind != options_.kernels_by_kind.end() ? of_kind->second.get()
                                                                     : options_.kernels;
-  if (launch_order_.has_value()) {
+  if (launches_.has_value()) {
     if (device.is_synchronous()) {
       return absl::InvalidArgumentError(
           StrCat("device ", device_index, " of kind '", device.kind(),
                  "' cannot run collectives on streams, so no device of the plan may: the other ",
                  "members would wait for it; leave out create_communicator"));
     }
-    ASSIGN_OR_RETURN(communicators_[index], options_.create_communicator(device_index, device));
+    ASSIGN_OR_RETURN(
+        communicators_[index],
+        options_.create_communicator(device_index, device, GroupsWith(groups_, device_index, 1)));
   }
   parts.target = {&device,
                   kernels,
@@ -306,8 +368,8 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
                   host_arena,
                   endpoint,
                   communicators_[index].get(),
-                  launch_order_.has_value() ? &*launch_order_ : nullptr,
-                  &tells_failures_,
+                  launches_.has_value() ? &launches_->order : nullptr,
+                  launches_.has_value() ? &launches_->tells_failures : nullptr,
                   {}};
   parts.communication = memory_->communications[index].get();
   parts.stage = links_[index].get();
@@ -430,6 +492,10 @@ absl::StatusOr<std::vector<TraceEvent>> LocalEngine::TakeTrace() {
 }
 
 void LocalEngine::Stop() {
+  // Members that have failed will not come.
+  for (const auto& communicator : communicators_) {
+    if (communicator != nullptr) communicator->Cancel();
+  }
   if (host_ != nullptr) host_->Stop();
 }
 

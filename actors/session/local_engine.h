@@ -28,11 +28,11 @@
 #include "actors/session/arena_access.h"
 #include "actors/session/engine.h"
 #include "actors/session/kept_tiles.h"
+#include "actors/session/stream_launches.h"
 #include "base/device.h"
 #include "kernels/checked/checked_kernels.h"
 #include "kernels/device_kernels.h"
 #include "kernels/kernel.h"
-#include "planner/plan/launch_order.h"
 #include "planner/plan/plan.h"
 #include "planner/policy/policy.h"
 #include "transport/stream_collective.h"
@@ -40,15 +40,18 @@
 
 namespace penstock::actors {
 
+class LocalEngine;
+
 // Makes device `index` of a plan. Null: a CPU device, which the engine makes.
 using DeviceFactory = std::function<absl::StatusOr<std::unique_ptr<Device>>(uint32_t index)>;
 
+// Which devices of a plan an engine runs, and how.
 struct LocalEngineOptions {
-  uint32_t first_device = 0;
-  uint32_t num_devices = 0;
-  int threads_per_device = 1;
-  bool shares_cores = false;  // with devices of other processes
-  uint64_t seed = 0;
+  uint32_t first_device = 0;                          // of the plan
+  uint32_t num_devices = 0;                           // from it on
+  int threads_per_device = 1;                         // of kernels
+  bool shares_cores = false;                          // with devices of other processes
+  uint64_t seed = 0;                                  // of random operators and initial values
   uint32_t generation = 0;                            // of the transport's tags
   absl::Duration timeout = absl::Minutes(10);         // of loading
   const kernels::KernelRegistry* kernels = nullptr;   // outlives the engine
@@ -57,6 +60,8 @@ struct LocalEngineOptions {
   DeviceFactory create_device = nullptr;              // null: CreateCpuDevice
   // Null: the host runs all collectives. Otherwise the devices do: all of them are asynchronous.
   transport::CommunicatorFactory create_communicator = nullptr;
+  // With it, where devices of the plan are in other processes, which have been given the same.
+  std::optional<StreamLaunches> stream_launches = std::nullopt;
   uint64_t max_memory_bytes = 0;  // of all arenas; 0: the machine's memory
   uint64_t reserved_bytes = 0;    // of that, for other uses
   size_t trace_capacity = 0;      // events a device; 0: no trace
@@ -65,7 +70,8 @@ struct LocalEngineOptions {
   int64_t first_step = 0;                                            // likewise
   uint64_t firing_seed = 0;                                          // likewise
   bool captures_graphs = true;                                       // likewise
-  bool init_states = true;  // false: the states will be set before the first step
+  bool init_states = true;                 // false: the states will be set before the first step
+  const LocalEngine* memory_of = nullptr;  // see SessionOptions; used by Start only
 };
 
 // An error unless the memory of `count` devices (device_memory.h), without the host staging of
@@ -74,6 +80,7 @@ struct LocalEngineOptions {
 absl::Status CheckFits(const planner::Plan& plan, uint32_t first_device, uint32_t count,
                        uint64_t limit, const CanView& can_view, uint64_t* used);
 
+// Runs devices of a plan in this process. See the top of this file.
 class LocalEngine final : public Engine {
  public:
   // `plan` and `observer` outlive the result. REQUIRES: CheckPlan(plan) is OK.
@@ -85,6 +92,7 @@ class LocalEngine final : public Engine {
   void Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) override;
   std::vector<WaitDescription> Describe(absl::Duration timeout) override;
   std::shared_ptr<Inspector> inspector() const override { return host_->inspector(); }
+  // The same as inspector(), with what only the process of the devices can ask.
   std::shared_ptr<LocalInspector> local_inspector() const { return host_->inspector(); }
   absl::Status ReadState(const planner::StatePlan& state, Tensor* value) override;
   absl::Status WriteState(const planner::StatePlan& state, const Tensor& value) override;
@@ -98,19 +106,24 @@ class LocalEngine final : public Engine {
   // See Host. One thread at a time, as Describe.
   absl::StatusOr<ActivityReport> ReportActivity(absl::Duration timeout);
 
-  // The same of the tiles that lie in this process alone.
+  // As KeepStates, of the tiles that lie in this process alone.
   absl::StatusOr<KeptTiles> KeepTiles(const std::vector<uint32_t>& states);
+  // As TakeStates, likewise.
   absl::StatusOr<std::vector<uint32_t>> TakeTiles(const KeptTiles& tiles);
-  // What the devices take: their memory as CheckFits counts it, and host staging.
+  // Whether the arenas are those of options.memory_of.
+  bool shares_memory() const { return memory_->owner != nullptr; }
+  // What the devices take: their memory as CheckFits counts it, without arenas that are shared, and
+  // host staging.
   uint64_t num_bytes() const { return num_bytes_.load(std::memory_order_relaxed); }
   // Whether a placement of a state is in this process.
   bool Holds(const planner::StatePlacement& placement) const {
     return placement.device - options_.first_device < options_.num_devices;
   }
-  // `size` bytes of a state's tile from `offset` on. As ReadState and WriteState.
+  // Reads `size` bytes of a state's tile from `offset` on. As ReadState.
   // REQUIRES: Holds(placement), and the range lies in the tile.
   absl::Status ReadTile(const planner::StatePlacement& placement, uint64_t offset, uint64_t size,
                         std::byte* bytes);
+  // Writes them. As WriteState, with the same requirements.
   absl::Status WriteTile(const planner::StatePlacement& placement, uint64_t offset, uint64_t size,
                          const std::byte* bytes);
 
@@ -118,7 +131,11 @@ class LocalEngine final : public Engine {
   LocalEngine(const planner::Plan& plan, std::unique_ptr<transport::Transport> transport,
               EngineObserver* observer, const LocalEngineOptions& options);
   absl::Status Open();
-  void OrderLaunches();
+  // Whether the arenas of another engine serve this one's plan, too.
+  bool CanShareMemoryOf(const LocalEngine& other) const;
+  // Takes the memory that the devices need from what the limit leaves, or that of another engine.
+  absl::Status TakeMemory(const CanView& can_view);
+  absl::Status OrderLaunches();
   absl::Status TakeStaging(uint32_t device_index);
   ArenaAccess& AccessTo(const planner::StatePlacement& placement) const {
     return *accesses_[placement.device - options_.first_device];
@@ -148,14 +165,15 @@ class LocalEngine final : public Engine {
     std::vector<std::shared_ptr<const Memory>> stagings;  // null: a synchronous device has none
     // With the buffers of collectives.
     std::vector<std::unique_ptr<DeviceCommunication>> communications;
+    std::shared_ptr<const CommunicatedMemory> owner;  // of the arenas, if it is not this
   };
   const std::shared_ptr<CommunicatedMemory> memory_ = std::make_shared<CommunicatedMemory>();
-  bool is_crowded_ = false;                             // see HostParts
+  bool is_oversubscribed_ = false;                      // see HostParts
   std::vector<std::vector<int>> processors_;            // of each device; empty: they share all
   std::vector<std::unique_ptr<ArenaAccess>> accesses_;  // likewise
   std::vector<std::unique_ptr<transport::Communicator>> communicators_;  // likewise
-  std::optional<planner::LaunchOrder> launch_order_;  // null: the host runs the collectives
-  std::vector<bool> tells_failures_;                  // with an order, of each collective
+  std::optional<StreamLaunches> launches_;      // null: the host runs the collectives
+  std::vector<transport::DeviceGroup> groups_;  // with launches, of all collectives
   std::vector<std::unique_ptr<StageLink>> links_;
   std::vector<std::unique_ptr<StageLink>> remote_links_;  // of devices of other processes
   std::vector<std::vector<StagePeer>> stage_peers_;       // of each device

@@ -21,6 +21,7 @@
 
 namespace penstock::actors {
 
+// Where the feeds of a run come from.
 class Source {
  public:
   virtual ~Source() = default;
@@ -29,6 +30,7 @@ class Source {
   virtual absl::StatusOr<Feeds> Get(int64_t step) = 0;
 };
 
+// Where the results of a run go.
 class Sink {
  public:
   virtual ~Sink() = default;

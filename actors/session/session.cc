@@ -45,11 +45,16 @@ class Session::Impl : private EngineObserver {
     } else {
       ASSIGN_OR_RETURN(engine_, StartLocalEngine(options));
     }
-    return options.states == nullptr ? absl::OkStatus()
-                                     : FillStates(*options.states, /*needs_all=*/true);
+    return options.states == nullptr || shares_memory()
+               ? absl::OkStatus()
+               : FillStates(*options.states, /*needs_all=*/true);
   }
 
   const planner::Plan& plan() const { return plan_; }
+  bool shares_memory() const {
+    const auto* const local = dynamic_cast<const LocalEngine*>(engine_.get());
+    return local != nullptr && local->shares_memory();
+  }
 
   absl::StatusOr<int64_t> Submit(const Feeds& feeds) {
     auto buffers = std::make_shared<StepBuffers>();
@@ -217,6 +222,9 @@ class Session::Impl : private EngineObserver {
     local.captures_graphs = options.captures_graphs;
     local.firing_seed = options.firing_seed;
     local.init_states = options.states == nullptr;
+    if (options.memory_of != nullptr) {
+      local.memory_of = dynamic_cast<const LocalEngine*>(options.memory_of->impl_->engine_.get());
+    }
     if (options.reserves_state_copy) {
       local.reserved_bytes = KeptTiles::BytesOfAll(plan_, 0, local.num_devices);
     }
@@ -349,6 +357,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(planner::Plan plan,
 }
 
 const planner::Plan& Session::plan() const { return impl_->plan(); }
+bool Session::shares_memory() const { return impl_->shares_memory(); }
 
 absl::StatusOr<StepResult> Session::Run(const Feeds& feeds) {
   ASSIGN_OR_RETURN(const int64_t step, impl_->Submit(feeds));

@@ -53,6 +53,7 @@ class actor_system;
 
 namespace penstock::actors {
 
+class Session;
 struct SessionOptions;
 
 // Loads `plan` and connects its devices to `observer`, both of which outlive the engine.
@@ -96,6 +97,10 @@ struct SessionOptions {
   bool reserves_state_copy = false;
   uint32_t num_processes = 0;            // of a cluster, the first ones; 0: all
   EngineFactory start_engine = nullptr;  // null: all devices in this process
+  // A session whose memory this one uses, where it can (Session::shares_memory): both then have one
+  // copy of the states, which stay as they are there: `states` is not used. Where it cannot, its
+  // memory counts beside that one's. REQUIRES: steps of the two never run at the same time.
+  const Session* memory_of = nullptr;  // used by Start only
 };
 
 // What KeepStates keeps: the parameters of a model, what else outlives a step, such as the moments
@@ -129,6 +134,12 @@ class Session {
 
   // As it was loaded.
   const planner::Plan& plan() const;
+
+  // Whether it uses the memory of SessionOptions::memory_of: the devices of both are CPUs of this
+  // process, the plans have the same states in the same places, this one's needs no more memory,
+  // and neither keeps anything on the host nor shares with a third. The memory goes with the last
+  // of the two.
+  bool shares_memory() const;
 
   // Hands in a step and waits for it.
   absl::StatusOr<StepResult> Run(const Feeds& feeds);

@@ -84,6 +84,17 @@ planner::Plan DataParallelPlan(uint32_t replicas, uint32_t microbatches) {
   return plan;
 }
 
+// What the devices of a plan need in one process.
+uint64_t MemoryOfAll(const planner::Plan& plan) {
+  uint64_t num_bytes = 0;
+  for (uint32_t d = 0; d < plan.devices.size(); ++d) {
+    num_bytes += MemoryOf(
+                     plan, d, [](uint32_t, uint32_t) { return true; }, /*is_synchronous=*/true)
+                     .total();
+  }
+  return num_bytes;
+}
+
 class SessionTest : public ::testing::Test {
  protected:
   SessionTest() { options_.kernels = &kernels_; }
@@ -565,6 +576,67 @@ TEST_F(SessionTest, AnotherSessionGoesOnFromKeptStates) {
     auto next = Start(plan);
     ASSERT_TRUE(next.ok()) << next.status();
     for (int step = 2; step < 4; ++step) EXPECT_EQ(run(**next, step), expected[step]);
+  }
+}
+
+// One copy of the states, whichever of two sessions runs.
+TEST_F(SessionTest, TwoSessionsUseTheSameMemory) {
+  const planner::Plan plan = DataParallelPlan(2, 2);
+  const auto run = [](Session& session, int step) {
+    const auto result = session.Run(FeedX(2, step));
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? result->Find("grad")->As<double>()[3] : -1;
+  };
+  std::vector<double> expected;
+  auto whole = Start(plan);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  for (int step = 0; step < 6; ++step) expected.push_back(run(**whole, step));
+  EXPECT_FALSE((*whole)->shares_memory());
+
+  const uint64_t num_bytes = MemoryOfAll(plan);
+  auto first = Start(plan);
+  ASSERT_TRUE(first.ok()) << first.status();
+  for (int step = 0; step < 2; ++step) EXPECT_EQ(run(**first, step), expected[step]);
+  options_.memory_of = first->get();
+  options_.max_memory_bytes = 2 * num_bytes - 1;  // not enough for two
+  auto second = Start(plan);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_TRUE((*second)->shares_memory());
+  EXPECT_EQ(run(**second, 2), expected[2]);
+  EXPECT_EQ(run(**first, 3), expected[3]);
+  EXPECT_EQ(run(**second, 4), expected[4]);
+  first->reset();  // the memory stays
+  EXPECT_EQ(run(**second, 5), expected[5]);
+}
+
+// What cannot share counts what the other one has.
+TEST_F(SessionTest, SessionsThatCannotShareMemoryFitBesideEachOther) {
+  const planner::Plan plan = DataParallelPlan(2, 2);
+  const uint64_t num_bytes = MemoryOfAll(plan);
+  auto first = Start(plan);
+  ASSERT_TRUE(first.ok()) << first.status();
+  options_.memory_of = first->get();
+  planner::Plan larger = plan;
+  for (planner::DevicePlan& device : larger.devices) device.arena_bytes += 64;
+  planner::Plan renamed = plan;
+  renamed.states[0].name = "other";
+  planner::Plan moved = plan;
+  planner::RegisterPlan& state = moved.devices[0].registers[moved.states[0].placements[0].reg];
+  for (planner::RegisterPlan& reg : moved.devices[0].registers) {
+    if (reg.slots != 1 || reg.slot_bytes != state.slot_bytes || reg.offset == state.offset)
+      continue;
+    std::swap(reg.offset, state.offset);
+    break;
+  }
+  ASSERT_FALSE(moved == plan);
+  for (const planner::Plan* other : {&larger, &renamed, &moved}) {
+    options_.max_memory_bytes = 2 * num_bytes - 1;
+    EXPECT_TRUE(absl::IsResourceExhausted(Start(*other).status()));
+    options_.max_memory_bytes = 2 * num_bytes + 128;
+    auto second = Start(*other);
+    ASSERT_TRUE(second.ok()) << second.status();
+    EXPECT_FALSE((*second)->shares_memory());
+    ASSERT_TRUE((*second)->Run(FeedX(2, 0)).ok());
   }
 }
 

@@ -276,8 +276,9 @@ class Dependencies {
   std::vector<uint32_t> places_;                         // of computations: in their device's
 };
 
+// `phases`: those of the device that take turns, in the window.
 DeviceTime TimeOf(const IntervalSet& computing, const IntervalSet& communicating,
-                  const StepWindow& window) {
+                  const IntervalSet& phases, const StepWindow& window) {
   DeviceTime time;
   time.compute_ns = computing.Covered(window.begin_ns, window.end_ns);
   time.communication_ns = communicating.total();
@@ -286,6 +287,12 @@ DeviceTime TimeOf(const IntervalSet& computing, const IntervalSet& communicating
   }
   time.bubble_ns = window.end_ns - window.begin_ns - time.compute_ns -
                    (time.communication_ns - time.hidden_communication_ns);
+  std::vector<Interval> working = computing.intervals();
+  working.insert(working.end(), communicating.intervals().begin(), communicating.intervals().end());
+  const IntervalSet work(std::move(working));
+  for (const auto& [begin, end] : phases.intervals()) {
+    time.waiting_ns += end - begin - work.Covered(begin, end);
+  }
   return time;
 }
 
@@ -334,6 +341,23 @@ std::vector<IntervalSet> Communications(const planner::Plan& plan,
     intervals[events[i].device].emplace_back(
         std::max(times[i].begin_ns, window.begin_ns),
         std::min(times[i].begin_ns + times[i].moving_ns, window.end_ns));
+  }
+  std::vector<IntervalSet> sets;
+  sets.reserve(intervals.size());
+  for (std::vector<Interval>& list : intervals) sets.emplace_back(std::move(list));
+  return sets;
+}
+
+// The times in the window, by device, in which one of its phases that take turns was under way.
+std::vector<IntervalSet> PhasesThatTakeTurns(const planner::Plan& plan,
+                                             absl::Span<const TraceEvent> events,
+                                             const StepWindow& window) {
+  std::vector<std::vector<Interval>> intervals(plan.devices.size());
+  for (const TraceEvent& event : events) {
+    if (!IsKnown(plan, event) || event.actor != kNone) continue;
+    if (plan.devices[event.device].phases[event.phase].lane == Lane::kFloating) continue;
+    intervals[event.device].emplace_back(std::max(event.begin_ns, window.begin_ns),
+                                         std::min(event.end_ns, window.end_ns));
   }
   std::vector<IntervalSet> sets;
   sets.reserve(intervals.size());
@@ -424,8 +448,9 @@ CriticalPath FindCriticalPath(const planner::Plan& plan, absl::Span<const TraceE
         segment.duration_ns() - segment.computing_ns - segment.core_wait_ns;
   }
   const std::vector<IntervalSet> communicating = Communications(plan, events, times, path.step);
+  const std::vector<IntervalSet> phases = PhasesThatTakeTurns(plan, events, path.step);
   for (size_t d = 0; d < plan.devices.size(); ++d) {
-    path.devices.push_back(TimeOf(computing[d], communicating[d], path.step));
+    path.devices.push_back(TimeOf(computing[d], communicating[d], phases[d], path.step));
   }
   return path;
 }
@@ -522,6 +547,8 @@ MeanPath MeanCriticalPath(const planner::Plan& plan, absl::Span<const TraceEvent
   MeanPath mean;
   mean.num_steps = std::min(num_whole, max_steps);
   mean.device_compute_s.resize(plan.devices.size());
+  mean.device_transfer_s.resize(plan.devices.size());
+  mean.device_wait_s.resize(plan.devices.size());
   std::vector<StepWindow> chosen;
   for (int64_t i = 0; i < mean.num_steps; ++i) {
     chosen.push_back(whole[static_cast<size_t>(i * num_whole / mean.num_steps)]);
@@ -535,8 +562,13 @@ MeanPath MeanCriticalPath(const planner::Plan& plan, absl::Span<const TraceEvent
     mean.exposed_communication_s += share * static_cast<double>(path.exposed_communication_ns);
     mean.core_wait_s += share * static_cast<double>(path.core_wait_ns);
     mean.idle_s += share * static_cast<double>(path.idle_ns);
+    mean.steps.push_back({chosen[i].step, path.duration_ns(), path.idle_ns});
     for (size_t d = 0; d < path.devices.size(); ++d) {
-      mean.device_compute_s[d] += share * static_cast<double>(path.devices[d].compute_ns);
+      const DeviceTime& time = path.devices[d];
+      mean.device_compute_s[d] += share * static_cast<double>(time.compute_ns);
+      mean.device_transfer_s[d] +=
+          share * static_cast<double>(time.communication_ns - time.hidden_communication_ns);
+      mean.device_wait_s[d] += share * static_cast<double>(time.waiting_ns);
     }
   }
   return mean;

@@ -73,6 +73,10 @@ struct DeviceTime {
   int64_t communication_ns = 0;         // while data moved, for as long as they need
   int64_t hidden_communication_ns = 0;  // of communication_ns, while it computed as well
   int64_t bubble_ns = 0;
+  // Of bubble_ns, while one of the device's phases that take turns had begun and not ended: it
+  // waited for the other side of a communication, for a core or for a thread. In the rest none had
+  // begun: what it needs was still to come from other devices, or the step had nothing left for it.
+  int64_t waiting_ns = 0;
 };
 
 struct CriticalPath {
@@ -120,6 +124,13 @@ std::optional<StepWindow> MedianTracedStep(const planner::Plan& plan,
                                            absl::Span<const TraceEvent> events,
                                            absl::Span<const StepWindow> windows);
 
+// How much of a step its path explains: all but what is idle.
+struct ExplainedStep {
+  int64_t step = 0;
+  int64_t duration_ns = 0;
+  int64_t idle_ns = 0;
+};
+
 // The mean of what the paths of several steps consist of, per step.
 struct MeanPath {
   int64_t num_steps = 0;
@@ -128,7 +139,13 @@ struct MeanPath {
   double exposed_communication_s = 0;
   double core_wait_s = 0;
   double idle_s = 0;
-  std::vector<double> device_compute_s;  // of each device, while it computed, on the path or not
+  // Of each device, on the path or not, while it computed; while data of its communication moved
+  // and it did not compute; and while it waited in a phase (DeviceTime::waiting_ns). The rest of
+  // duration_s is outside its phases.
+  std::vector<double> device_compute_s;
+  std::vector<double> device_transfer_s;
+  std::vector<double> device_wait_s;
+  std::vector<ExplainedStep> steps;  // in their order
 };
 
 // Of at most `max_steps` of the steps of which the trace holds all events, evenly spaced, without

@@ -398,6 +398,10 @@ TEST(CriticalPathTest, ExplainsStepsOfTwoDevices) {
     EXPECT_NEAR(mean.device_compute_s[1], 1e-9 * static_cast<double>(path.devices[1].compute_ns),
                 1e-12);
     EXPECT_NEAR(mean.idle_s, 1e-9 * static_cast<double>(path.idle_ns), 1e-12);
+    ASSERT_EQ(mean.steps.size(), 1u);
+    EXPECT_EQ(mean.steps[0].step, window.step);
+    EXPECT_EQ(mean.steps[0].duration_ns, path.duration_ns());
+    EXPECT_EQ(mean.steps[0].idle_ns, path.idle_ns);
     EXPECT_NEAR(mean.compute_s + mean.exposed_communication_s + mean.idle_s, mean.duration_s, 1e-9);
   }
   EXPECT_LE(least_unexplained, 0.05);

@@ -109,7 +109,8 @@ class Writer {
 
   // Tracks from processes down to actors.
   void AddDevices() {
-    std::vector<TraceProcess> processes = context_.processes;
+    std::vector<TraceProcess>& processes = processes_;
+    processes = context_.processes;
     std::vector<bool> is_hosted(plan_.devices.size());
     for (const TraceProcess& process : processes) {
       for (uint32_t d = 0; d < process.num_devices; ++d) {
@@ -131,6 +132,7 @@ class Writer {
     for (size_t p = 0; p < processes.size(); ++p) {
       const auto id = static_cast<int32_t>(p + 1);
       const Track process = out_.AddTrack(processes[p].name, {.process_id = id, .rank = id});
+      process_tracks_.push_back(process);
       std::map<uint32_t, Track> stages;
       for (uint32_t i = 0; i < processes[p].num_devices; ++i) {
         const uint64_t device = uint64_t{processes[p].first_device} + i;
@@ -284,6 +286,7 @@ class Writer {
       first_begin_ns_ = std::min(first_begin_ns_, event.begin_ns);
       last_end_ns_ = std::max(last_end_ns_, event.end_ns);
     }
+    for (size_t p = 0; p < processes_.size(); ++p) AddProcessCounters(p);
     const std::vector<DeviceUse> uses = UseOverTime(plan_, events_);
     for (size_t d = 0; d < uses.size(); ++d) {
       const planner::DevicePlan& device = plan_.devices[d];
@@ -309,6 +312,25 @@ class Writer {
     }
   }
 
+  void AddProcessCounters(size_t p) {
+    const TraceProcess& process = processes_[p];
+    uint64_t arena_bytes = 0;
+    for (uint32_t i = 0; i < process.num_devices; ++i) {
+      const uint64_t device = uint64_t{process.first_device} + i;
+      if (device < plan_.devices.size()) arena_bytes += plan_.devices[device].arena_bytes;
+    }
+    AddConstant("bytes of arenas, planned", process_tracks_[p], arena_bytes);
+    if (events_.empty()) return;
+    // A ring of events may have lost what lies before: the counter begins with the events.
+    std::vector<UseSample> samples;
+    for (const UseSample& sample : process.resident_bytes) {
+      const int64_t at_ns = std::clamp(sample.at_ns, first_begin_ns_, last_end_ns_);
+      if (!samples.empty() && samples.back().at_ns == at_ns) samples.pop_back();
+      samples.push_back({at_ns, sample.value});
+    }
+    AddCounter("resident bytes", process_tracks_[p], PerfettoWriter::Unit::kBytes, samples);
+  }
+
   void AddCounter(const std::string& name, Track parent, PerfettoWriter::Unit unit,
                   const std::vector<UseSample>& samples) {
     if (samples.empty()) return;
@@ -328,11 +350,13 @@ class Writer {
   const TraceContext& context_;
   const absl::Span<const TraceEvent> events_;
   PerfettoWriter out_;
-  std::vector<DeviceTracks> tracks_;   // of each device
-  std::vector<int64_t> begins_ns_;     // of each event: of its slice
-  std::vector<uint32_t> sorted_;       // events
-  std::vector<uint32_t> first_event_;  // of each track, into sorted_; one more at the end
-  std::vector<bool> starts_flows_;     // of each track
+  std::vector<TraceProcess> processes_;  // with those that the context lacks
+  std::vector<Track> process_tracks_;    // of each
+  std::vector<DeviceTracks> tracks_;     // of each device
+  std::vector<int64_t> begins_ns_;       // of each event: of its slice
+  std::vector<uint32_t> sorted_;         // events
+  std::vector<uint32_t> first_event_;    // of each track, into sorted_; one more at the end
+  std::vector<bool> starts_flows_;       // of each track
   int64_t first_begin_ns_ = INT64_MAX;
   int64_t last_end_ns_ = INT64_MIN;
   absl::flat_hash_map<std::tuple<uint32_t, int64_t, uint32_t>, uint64_t> flows_;

@@ -7,6 +7,8 @@
 //   - its actors, in groups by kind: a track each, with a slice for each time that the actor ran,
 //   - counters: credits and tokens of each edge between phases, bytes of registers, communications
 //     under way, and, as lines that do not change, the memory that the plan gives the device.
+// A process has counters of its resident memory, as far as it was sampled, and of the arenas of its
+// devices.
 // A flow leads from each send to its receive. The slice of a communication begins when the last of
 // those that take part has started it; `wait_ms` says how much earlier this one did.
 //
@@ -24,6 +26,7 @@
 
 #include "actors/engine/executor.h"
 #include "actors/trace/critical_path.h"
+#include "actors/trace/register_use.h"
 #include "actors/trace/trace.h"
 #include "planner/plan/plan.h"
 
@@ -34,6 +37,7 @@ struct TraceProcess {
   std::string name;
   uint32_t first_device = 0;
   uint32_t num_devices = 0;
+  std::vector<UseSample> resident_bytes = {};  // in order of time
 };
 
 struct TraceContext {

@@ -266,6 +266,26 @@ TEST(PerfettoTraceTest, PlannedMemoryIsALineADevice) {
               is_always(256));
 }
 
+// Samples before and after the events are not lost, but do not make the trace longer.
+TEST(PerfettoTraceTest, AProcessHasItsMemory) {
+  planner::Plan plan = TransferPlan();
+  plan.devices[0].arena_bytes = 4096;
+  plan.devices[1].arena_bytes = 1024;
+  TraceContext context;
+  context.processes = {{"both", 0, 2, {{10, 5000}, {20, 6000}, {300, 7000}, {900, 8000}}}};
+  const ReadTrace both = Write(plan, TransferEvents(), context);
+  EXPECT_THAT(both.counts.at("both/resident bytes"),
+              ElementsAre(Pair(40, 6000), Pair(300, 7000), Pair(630, 8000)));
+  EXPECT_THAT(both.counts.at("both/bytes of arenas, planned"),
+              ElementsAre(Pair(40, 5120), Pair(630, 5120)));
+  context.processes = {{"node 0", 0, 1, {{10, 5000}}}, {"node 1", 1, 1, {}}};
+  const ReadTrace apart = Write(plan, TransferEvents(), context);
+  EXPECT_THAT(apart.counts.at("node 0/resident bytes"), ElementsAre(Pair(40, 5000)));
+  EXPECT_FALSE(apart.counts.contains("node 1/resident bytes"));
+  EXPECT_THAT(apart.counts.at("node 1/bytes of arenas, planned"),
+              ElementsAre(Pair(40, 1024), Pair(630, 1024)));
+}
+
 TEST(PerfettoTraceTest, StepsAndTheCriticalPathHaveTracks) {
   const planner::Plan plan = TransferPlan();
   const std::vector<StepWindow> steps = {{0, 0, 630}, {1, 630, 700}};

@@ -12,6 +12,7 @@
 #include "actors/engine/step_name.h"
 #include "actors/trace/communication_times.h"
 #include "base/strings.h"
+#include "base/text_colour.h"
 #include "base/xml.h"
 
 namespace penstock::actors {
@@ -262,8 +263,8 @@ void WriteTimelineSvg(const planner::Plan& plan, absl::Span<const TraceEvent> ev
         StyleOf(is_phase ? phase.kind : PhaseKind::kTransfer).colour, width > 3 ? 0.6 : 0.0);
     if (is_phase && width > kCharWidth * static_cast<double>(number.size()) + 4) {
       out << fmt::format(
-          "<text x=\"{:.2f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"white\">{}</text>",
-          x + width / 2, y + kRow * 0.66, number);
+          "<text x=\"{:.2f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"{}\">{}</text>",
+          x + width / 2, y + kRow * 0.66, TextColourOn(StyleOf(phase.kind).colour), number);
     }
     out << "</g>\n";
   }

@@ -28,7 +28,7 @@ def run_ours(penstock, checkpoints, options, prompts):
     words = [word for prompt in prompts for word in ("--prompt", prompt)]
     return json.loads(subprocess.run(
         [penstock, "generate", checkpoints, "--json", "--temperature", "0", "--bytes",
-         str(options.bytes), "--threads", str(options.threads), "--slots", str(options.prompts),
+         str(options.bytes), "--threads", str(options.threads), "--slots", str(options.slots),
          *words], check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
@@ -61,11 +61,15 @@ def main():
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--vocabulary", type=int, default=256)
     parser.add_argument("--prompts", type=int, default=1)
+    parser.add_argument("--slots", type=int,
+                        help="sequences that Penstock continues at a time (all prompts): with fewer "
+                        "than prompts, it reads prompts while others go on; a peer continues all")
     parser.add_argument("--prompt-bytes", type=int, default=128)
     parser.add_argument("--bytes", type=int, default=100)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    options.slots = options.slots or options.prompts
     if options.prompt_bytes + options.bytes > options.context:
         parser.error("the prompt and the bytes do not fit into --context")
     penstock = os.environ["PENSTOCK"]

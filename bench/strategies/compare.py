@@ -128,7 +128,7 @@ class Case:
                    *settings(self.model, self.devices, strategy, microbatches, schedule)]
         if self.network is not None:
             command += over_network.link_settings(HOSTS, self.medium)
-            command = ["taskset", "-c", "0", *command]  # a host has one core (run_over)
+            command = ["taskset", "-c", str(over_network.core_of(0)), *command]  # a host has one core (run_over)
         if self.arguments.cluster:
             command += ["--cluster", self.arguments.cluster]
         return json.loads(call(command)[0])

@@ -1,6 +1,6 @@
-// An application that makes its own batches. A thread of the application reads records ahead into a
-// queue with a bound; the training loop feeds them and has two steps under way, so that the devices
-// do not wait for data.
+// An application that makes its own batches. A source reads a sensor ahead of the training, and a
+// sink prints what each step has computed: both have a thread of their own, so that the devices do
+// not wait for data.
 //
 //     data_source [STEPS]
 //
@@ -9,18 +9,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
 #include <iostream>
 #include <memory>
 #include <string_view>
-#include <thread>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
-#include "absl/synchronization/mutex.h"
 
 #include "penstock/penstock.h"
 
@@ -33,7 +29,7 @@ using penstock::Tensor;
 
 constexpr int64_t kBatch = 64;
 constexpr int64_t kFeatures = 4;
-constexpr size_t kBatchesAhead = 4;
+constexpr int64_t kStepsAhead = 4;
 constexpr float kWeights[kFeatures] = {1.5f, -2.0f, 0.5f, 3.0f};
 
 constexpr std::string_view kModel = R"(
@@ -48,43 +44,6 @@ graph sensor {
   return %loss
 }
 )";
-
-// Batches in the order in which they were made. Push waits while the queue is full, Pop while it is
-// empty; after Close both return at once.
-class BatchQueue {
- public:
-  bool Push(actors::Feeds batch) {
-    const absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(this, &BatchQueue::CanPush));
-    if (is_closed_) return false;
-    batches_.push_back(std::move(batch));
-    return true;
-  }
-  actors::Feeds Pop() {
-    const absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(this, &BatchQueue::CanPop));
-    if (batches_.empty()) return {};
-    actors::Feeds batch = std::move(batches_.front());
-    batches_.pop_front();
-    return batch;
-  }
-  void Close() {
-    const absl::MutexLock lock(&mutex_);
-    is_closed_ = true;
-  }
-
- private:
-  bool CanPush() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return is_closed_ || batches_.size() < kBatchesAhead;
-  }
-  bool CanPop() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return is_closed_ || !batches_.empty();
-  }
-
-  absl::Mutex mutex_;
-  std::deque<actors::Feeds> batches_ ABSL_GUARDED_BY(mutex_);
-  bool is_closed_ ABSL_GUARDED_BY(mutex_) = false;
-};
 
 // Batch `index` of the sensor. Every batch has memory of its own: a session reads the feeds of a
 // step until the step is done.
@@ -105,18 +64,28 @@ actors::Feeds ReadSensor(uint32_t index) {
   return {{"x", std::move(x)}, {"y", std::move(y)}};
 }
 
-absl::Status Train(actors::Session& session, BatchQueue& queue, int64_t steps) {
-  RETURN_IF_ERROR(session.Submit(queue.Pop()).status());
-  for (int64_t step = 0; step < steps; ++step) {
-    // The next step is handed in before the result of this one is there.
-    if (step + 1 < steps) RETURN_IF_ERROR(session.Submit(queue.Pop()).status());
-    ASSIGN_OR_RETURN(const actors::StepResult result, session.Wait(step));
-    if (step % 20 == 0 || step + 1 == steps) {
+// Is asked for the batch of a step while earlier steps run. It may block, as reading a file or a
+// socket does.
+class Sensor final : public actors::Source {
+ public:
+  absl::StatusOr<actors::Feeds> Get(int64_t step) override {
+    return ReadSensor(static_cast<uint32_t>(step));
+  }
+};
+
+class Printer final : public actors::Sink {
+ public:
+  explicit Printer(int64_t steps) : steps_(steps) {}
+  absl::Status Take(int64_t step, const actors::StepResult& result) override {
+    if (step % 20 == 0 || step + 1 == steps_) {
       std::cout << "step " << step + 1 << " loss " << *result.Find("loss")->As<float>() << "\n";
     }
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
-}
+
+ private:
+  const int64_t steps_;
+};
 
 absl::Status Run(int64_t steps) {
   const penstock::Registries registries = penstock::BuiltinRegistries();
@@ -131,15 +100,9 @@ absl::Status Run(int64_t steps) {
   ASSIGN_OR_RETURN(const std::unique_ptr<actors::Session> session,
                    penstock::StartSession(registries, std::move(plan)));
 
-  BatchQueue queue;
-  std::thread source([&queue] {
-    for (uint32_t index = 0; queue.Push(ReadSensor(index)); ++index) {
-    }
-  });
-  const absl::Status trained = Train(*session, queue, steps);
-  queue.Close();
-  source.join();
-  RETURN_IF_ERROR(trained);
+  Sensor sensor;
+  Printer printer(steps);
+  RETURN_IF_ERROR(actors::RunSteps(*session, steps, kStepsAhead, sensor, printer));
 
   ASSIGN_OR_RETURN(const Tensor weights, session->Fetch("w"));
   float largest = 0;

@@ -19,6 +19,8 @@ constexpr penstock_policy kPolicy = {
     Before,
     nullptr,  // plan
     nullptr,  // most_held
+    nullptr,  // next
+    nullptr,  // most_microbatches
 };
 
 }  // namespace

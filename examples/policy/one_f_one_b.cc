@@ -25,6 +25,8 @@ constexpr penstock_policy kPolicy = {
     Before,
     nullptr,  // plan
     MostHeld,
+    nullptr,  // next
+    nullptr,  // most_microbatches
 };
 
 }  // namespace

@@ -1,7 +1,8 @@
 // A service that answers HTTP requests from one long-lived session:
 //
-//     serve [PORT]                        prints the address on which it listens; any port without
-//     PORT curl -d '{"x": [0.1, 0.2, 0.3, 0.4]}' localhost:PORT/predict
+//     serve [PORT]        prints the address on which it listens; without PORT, it takes any port
+//
+//     curl -d '{"x": [0.1, 0.2, 0.3, 0.4]}' localhost:PORT/predict
 //
 // A plan has a fixed batch. Requests that arrive while a step runs wait for the next one and share
 // it: each step takes the rows that are there, as many as fit. A row's result does not depend on

@@ -18,13 +18,15 @@
 
 namespace penstock::kernels {
 
+// Which steps are looked at, and for what.
 enum class ResultCheck : uint8_t {
   kNone,
-  kEveryStep,
+  kEveryStep,  // for NaN and infinity
   // Infinities that a kernel makes in the first step that it runs are taken for intended: for
   // programs whose first step is known to be good.
   kAfterFirstStep,
 };
+// The last enumerator.
 inline constexpr ResultCheck kLastResultCheck = ResultCheck::kAfterFirstStep;
 
 // `registry` with every kernel wrapped; it outlives the result. The error is kOutOfRange: "result 0
@@ -34,9 +36,10 @@ KernelRegistry CheckedKernels(const KernelRegistry& registry, ResultCheck check)
 // The first elements of a float tensor that are NaN and infinite; -1 where there is none, or where
 // the type is no float.
 struct NotFinite {
-  int64_t nan = -1;
-  int64_t infinity = -1;
+  int64_t nan = -1;       // element
+  int64_t infinity = -1;  // element
 };
+// Looks for them in the tensor at `data`.
 NotFinite FindNotFinite(DType dtype, const void* data, int64_t num_elements);
 
 }  // namespace penstock::kernels

@@ -14,6 +14,25 @@ class AvgPool2d : public PoolingKernel {
     ForEachPlane([&](int64_t plane) {
       const T* x = Input<T>(args, 0) + plane * in_size();
       T* y = Output<T>(args, 0) + plane * out_size();
+      if (out_[1] >= kLeastInParts) {
+        ForEachPart([&](int64_t first, int64_t count, const Range& rows) {
+          std::array<double, kMostResults> sums = {};
+          for (int64_t row = rows.begin; row < rows.end; ++row) {
+            for (int64_t t = 0; t < window_[1].taps; ++t) {
+              const Tap tap = TapOf(t, first, count);
+              const T* from = x + row * in_[1] + tap.column;
+              double* to = sums.data() + tap.results.begin;
+              WithStride(window_[1].stride, [&](auto stride) {
+                for (int64_t k = 0; k < tap.results.end - tap.results.begin; ++k) {
+                  to[k] += static_cast<double>(from[k * stride]);
+                }
+              });
+            }
+          }
+          for (int64_t k = 0; k < count; ++k) y[first + k] = static_cast<T>(sums[k] * share);
+        });
+        return;
+      }
       ForEachWindow([&](int64_t i, const Range& rows, const Range& columns) {
         double sum = 0;
         for (int64_t row = rows.begin; row < rows.end; ++row) {

@@ -2,7 +2,9 @@
 // threads, in micro-batches and on tiles without elements. Poolings and batch normalization with
 // the numbers that PyTorch 2 gives.
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -209,6 +211,61 @@ TEST_F(ImageKernelsTest, PoolingsFollowPyTorch) {
   attributes.Set("plane", Ints({4, 4}));
   EXPECT_THAT(Run("avg_pool2d_grad", attributes, {Of({1, 1, 2, 2}, {9, 18, 27, 36})})[0],
               Pointwise(DoubleNear(1e-14), {1, 3, 2, 2, 4, 10, 6, 6, 3, 7, 4, 4, 3, 7, 4, 4}));
+}
+
+// Rows are taken in parts, and elements are compared without branches: against windows that are
+// looked at one by one. There are ties, a NaN, which is the largest, and a window of -inf alone.
+TEST_F(ImageKernelsTest, PoolingsOfWideRowsTakeEachWindow) {
+  constexpr int64_t kHeight = 5;
+  constexpr int64_t kWidth = 150;
+  constexpr int64_t kTaps = 3;
+  Tensor x = Draw({1, 1, kHeight, kWidth}, 1, DType::kF64);
+  double* const values = x.As<double>();
+  values[2 * kWidth + 77] = std::numeric_limits<double>::quiet_NaN();
+  for (int64_t row = 0; row < kHeight; ++row) {
+    for (int64_t column = 20; column < 30; ++column) {
+      values[row * kWidth + column] = -std::numeric_limits<double>::infinity();
+    }
+  }
+  const Tensor plain = Draw({1, 1, kHeight, kWidth}, 3, DType::kF64);
+  for (const int64_t stride : {1, 2, 3}) {
+    SCOPED_TRACE(stride);
+    const int64_t height = (kHeight + 2 - kTaps) / stride + 1;
+    const int64_t width = (kWidth + 2 - kTaps) / stride + 1;
+    Attributes attributes = {{"window", Ints({kTaps, kTaps})},
+                             {"strides", Ints({stride, stride})},
+                             {"padding", Ints({1, 1})}};
+    const Tensor dy = Draw({1, 1, height, width}, 2, DType::kF64);
+    std::vector<double> largest;
+    std::vector<double> means;
+    std::vector<double> largest_grads(kHeight * kWidth);
+    std::vector<double> mean_grads(kHeight * kWidth);
+    for (int64_t i = 0; i < height * width; ++i) {
+      int64_t best = -1;
+      double sum = 0;
+      for (int64_t t = 0; t < kTaps * kTaps; ++t) {
+        const int64_t row = i / width * stride - 1 + t / kTaps;
+        const int64_t column = i % width * stride - 1 + t % kTaps;
+        if (row < 0 || row >= kHeight || column < 0 || column >= kWidth) continue;
+        const int64_t at = row * kWidth + column;
+        const bool is_larger = best < 0 || values[at] > values[best] ||
+                               (std::isnan(values[at]) && !std::isnan(values[best]));
+        if (is_larger) best = at;
+        sum += plain.As<double>()[at];
+        mean_grads[at] += dy.As<double>()[i] / 9;
+      }
+      largest.push_back(values[best]);
+      largest_grads[best] += dy.As<double>()[i];
+      means.push_back(sum / 9);
+    }
+    EXPECT_THAT(Run("max_pool2d", attributes, {x})[0],
+                Pointwise(::testing::NanSensitiveDoubleEq(), largest));
+    EXPECT_EQ(Run("max_pool2d_grad", attributes, {x, dy})[0], largest_grads);
+    EXPECT_THAT(Run("avg_pool2d", attributes, {plain})[0], Pointwise(DoubleNear(1e-14), means));
+    attributes.Set("plane", Ints({kHeight, kWidth}));
+    EXPECT_THAT(Run("avg_pool2d_grad", attributes, {dy})[0],
+                Pointwise(DoubleNear(1e-13), mean_grads));
+  }
 }
 
 TEST_F(ImageKernelsTest, BatchNormFollowsPyTorch) {

@@ -14,12 +14,26 @@
 namespace penstock::kernels {
 namespace {
 
+// "GPU-5a39ba33-9f6c-be8a-57d2-3e7f8a1fe0c1"
+std::string IdOf(const cudaUUID_t& uuid) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string id = "GPU-";
+  for (size_t i = 0; i < sizeof(uuid.bytes); ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) id += '-';
+    const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
+    id += kDigits[byte / 16];
+    id += kDigits[byte % 16];
+  }
+  return id;
+}
+
 absl::StatusOr<Gpu> Describe(int index, int count) {
   cudaDeviceProp properties = {};
   RETURN_IF_ERROR(cuda::ToStatus(cudaGetDeviceProperties(&properties, index),
                                  StrCat("reading the properties of cuda device ", index)));
   Gpu gpu;
   gpu.name = properties.name;
+  gpu.id = IdOf(properties.uuid);
   gpu.capability = 10 * properties.major + properties.minor;
   gpu.memory_bytes = properties.totalGlobalMem;
   gpu.num_processors = properties.multiProcessorCount;

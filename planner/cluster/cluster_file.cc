@@ -53,9 +53,9 @@ absl::StatusOr<std::vector<NumberPair>> ReadPairs(const Entry& entry, std::strin
 }
 
 absl::StatusOr<DeviceKind> ReadKind(const Section& section) {
-  RETURN_IF_ERROR(
-      section.CheckKeys({"name", "memory_bytes", "memory_bytes_per_s", "peak_flops_per_s",
-                         "efficiency", "launch_s", "host_link_bytes_per_s", "host_memory_bytes"}));
+  RETURN_IF_ERROR(section.CheckKeys({"name", "memory_bytes", "memory_bytes_per_s",
+                                     "peak_flops_per_s", "efficiency", "launch_s", "step_s",
+                                     "host_link_bytes_per_s", "host_memory_bytes"}));
   DeviceKind kind;
   RETURN_IF_ERROR(section.Read("name", &kind.name));
   RETURN_IF_ERROR(section.Read("memory_bytes", int64_t{1}, kMaxMemoryBytes, &kind.memory_bytes));
@@ -71,6 +71,9 @@ absl::StatusOr<DeviceKind> ReadKind(const Section& section) {
   }
   if (section.Has("launch_s")) {
     RETURN_IF_ERROR(section.Read("launch_s", 0.0, kMaxLaunchS, &kind.launch_s));
+  }
+  if (section.Has("step_s")) {
+    RETURN_IF_ERROR(section.Read("step_s", 0.0, kMaxStepS, &kind.step_s));
   }
   if (section.Has("host_link_bytes_per_s")) {
     RETURN_IF_ERROR(section.Read("host_link_bytes_per_s", kMinBytesPerS, kMaxBytesPerS,
@@ -202,6 +205,7 @@ std::string FormatKind(const DeviceKind& kind) {
     StrAppend(&text, "host_link_bytes_per_s = ", Digits(kind.host_link_bytes_per_s), "\n");
   }
   if (kind.launch_s > 0) StrAppend(&text, "launch_s = ", Digits(kind.launch_s), "\n");
+  if (kind.step_s > 0) StrAppend(&text, "step_s = ", Digits(kind.step_s), "\n");
   if (kind.host_memory_bytes > 0) {
     StrAppend(&text, "host_memory_bytes = ", kind.host_memory_bytes, "\n");
   }

@@ -253,13 +253,14 @@ TEST(ClusterFileTest, OddTextsAreErrors) {
   }
 }
 
-TEST(ClusterFileTest, AKindSaysWhatAKernelTakesAtLeast) {
+TEST(ClusterFileTest, AKindSaysWhatItsHostTakes) {
   const std::string text =
-      Edited("memory_bytes = 1000\n", "memory_bytes = 1000\nlaunch_s = 5e-6\n");
+      Edited("memory_bytes = 1000\n", "memory_bytes = 1000\nlaunch_s = 5e-6\nstep_s = 2e-3\n");
   const absl::StatusOr<Cluster> cluster = ParseCluster(text, "c.toml");
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   EXPECT_EQ(cluster->spec().kinds[0].launch_s, 0);
   EXPECT_EQ(cluster->spec().kinds[1].launch_s, 5e-6);
+  EXPECT_EQ(cluster->spec().kinds[1].step_s, 2e-3);
   EXPECT_EQ(ParseCluster(FormatCluster(*cluster), "c.toml")->spec(), cluster->spec());
   EXPECT_THAT(
       ClusterFileError(Edited("memory_bytes = 1000\n", "memory_bytes = 1000\nlaunch_s = -1\n")),

@@ -88,6 +88,7 @@ absl::Status CheckDeviceKind(const DeviceKind& kind) {
   RETURN_IF_ERROR(
       CheckRange("memory_bytes_per_s", kind.memory_bytes_per_s, kMinBytesPerS, kMaxBytesPerS));
   RETURN_IF_ERROR(CheckRange("launch_s", kind.launch_s, 0.0, kMaxLaunchS));
+  RETURN_IF_ERROR(CheckRange("step_s", kind.step_s, 0.0, kMaxStepS));
   if (kind.host_link_bytes_per_s != 0) {
     RETURN_IF_ERROR(CheckRange("host_link_bytes_per_s", kind.host_link_bytes_per_s, kMinBytesPerS,
                                kMaxBytesPerS));

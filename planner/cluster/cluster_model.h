@@ -58,6 +58,7 @@ struct DeviceKind {
   std::array<double, kNumDTypes> peak_flops_per_s = {};
   std::vector<EfficiencyPoint> efficiency;  // by increasing flops; empty: kDefaultEfficiency
   double launch_s = 0;  // of the host, for a kernel; it runs ahead of the device
+  double step_s = 0;    // of the host, between two steps; the device is idle meanwhile
   // What holds instead for the operators that were measured, one for each operator, dtype and
   // bound.
   std::vector<MeasuredKernel> kernels;
@@ -138,6 +139,7 @@ inline constexpr double kMaxFlopsPerS = 1e19;
 inline constexpr double kMaxFlops = 1e24;  // of one operation in an efficiency curve
 inline constexpr double kMaxLatencyS = 10;
 inline constexpr double kMaxLaunchS = 1;
+inline constexpr double kMaxStepS = 1000;
 inline constexpr int64_t kMaxMemoryBytes = int64_t{1} << 50;
 
 // Errors of one part of a description, worded to follow the name of what they are about.

@@ -308,7 +308,9 @@ class Writer {
     const double y = is_beside ? at.y : at.y - half - 11;
     const std::string times = edge.count > 1 ? StrCat(" \u00d7 ", edge.count) : "";
     const std::string bytes = FormatBytes(static_cast<uint64_t>(edge.bytes));
-    Add("<g class=\"bytes\" text-anchor=\"{}\" font-size=\"10\" fill=\"{}\"><title>{} bytes\n{}"
+    // With an edge of the background's colour, as labels may lie on lines.
+    Add("<g class=\"bytes\" text-anchor=\"{}\" font-size=\"10\" fill=\"{}\" stroke=\"#f7f8fa\" "
+        "stroke-width=\"3\" stroke-linejoin=\"round\" paint-order=\"stroke\"><title>{} bytes\n{}"
         "</title><text x=\"{:.1f}\" y=\"{:.1f}\">{}</text><text x=\"{:.1f}\" y=\"{:.1f}\">{}{}"
         "</text></g>\n",
         is_beside ? "start" : "middle", ColourOf(edge), edge.bytes, EscapeXml(edge.title), x, y - 2,

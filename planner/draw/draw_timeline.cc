@@ -10,6 +10,7 @@
 #include "fmt/format.h"
 
 #include "base/strings.h"
+#include "base/text_colour.h"
 #include "base/xml.h"
 
 namespace penstock::planner {
@@ -136,8 +137,8 @@ class TimelineWriter {
         ColourOf(run.phase), width > 3 ? 0.6 : 0.0);
     const std::string number = StrCat(run.phase.microbatch);
     if (width > kCharWidth * static_cast<double>(number.size()) + 4) {
-      Add("<text x=\"{:.2f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"white\">{}</text>",
-          x + width / 2, y + kRow * 0.66, number);
+      Add("<text x=\"{:.2f}\" y=\"{:.1f}\" text-anchor=\"middle\" fill=\"{}\">{}</text>",
+          x + width / 2, y + kRow * 0.66, TextColourOn(ColourOf(run.phase)), number);
     }
     svg_ += "</g>\n";
   }

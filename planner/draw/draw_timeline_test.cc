@@ -42,6 +42,10 @@ TEST(DrawTimelineTest, LegendsTellWhatThereIs) {
   const std::string svg = Draw(pipeline, "interleaved", "");
   EXPECT_THAT(svg, Not(HasSubstr("W weight gradient")));
   EXPECT_THAT(svg, HasSubstr("(light: odd chunks)"));
+  // Numbers on light colours are dark.
+  EXPECT_GT(Count(svg, "fill=\"#f9b572\""), 1u);
+  EXPECT_EQ(Count(svg, "fill=\"white\">"), 0u);
+  EXPECT_GT(Count(svg, "fill=\"#202124\">"), 8u);
 }
 
 }  // namespace

@@ -39,26 +39,17 @@ using LaunchesOfGroups =
 
 absl::Status CheckDevice(const Plan& plan, const LaunchOrder& order, uint32_t d,
                          LaunchesOfGroups* groups) {
+  RETURN_IF_ERROR(CheckDeviceLaunches(plan, d, order[d]));
   const DevicePlan& device = plan.devices[d];
   const std::vector<std::vector<uint32_t>> collectives = CollectivesOf(device);
   std::vector<uint64_t> launched(device.phases.size(), 0);
   std::map<std::vector<uint32_t>, std::vector<uint32_t>> launches;
   for (const LaunchRun& run : order[d]) {
-    if (run.phase >= device.phases.size() || collectives[run.phase].empty()) {
-      return absl::InvalidArgumentError(
-          StrCat("device ", d, " launches collectives of phase ", run.phase, ", which has none"));
-    }
     const std::vector<uint32_t>& of_phase = collectives[run.phase];
     for (uint32_t i = 0; i < run.count; ++i) {
       const uint32_t target = of_phase[launched[run.phase]++ % of_phase.size()];
       launches[plan.collectives[target].devices].push_back(target);
     }
-  }
-  for (uint32_t p = 0; p < device.phases.size(); ++p) {
-    const uint64_t expected = collectives[p].size() * FiringsPerStep(plan, device.phases[p]);
-    if (launched[p] == expected) continue;
-    return absl::InvalidArgumentError(StrCat(DescribePhase(plan, d, p), " launches ", launched[p],
-                                             " collectives a step instead of ", expected));
   }
   for (auto& [group, sequence] : launches) {
     const auto [it, is_first] = groups->try_emplace(group, d, std::move(sequence));
@@ -85,6 +76,28 @@ absl::StatusOr<LaunchOrder> OrderLaunches(const Plan& plan, const PolicyRegistry
   const RendezvousTable rendezvous = FindRendezvous(plan);
   const PhaseWorkspaceBytes workspace_bytes = NoWorkspaces(plan);
   return internal::Firing(plan, policies, rendezvous, workspace_bytes, nullptr).OrderLaunches();
+}
+
+absl::Status CheckDeviceLaunches(const Plan& plan, uint32_t device,
+                                 const std::vector<LaunchRun>& launches) {
+  const DevicePlan& device_plan = plan.devices[device];
+  const std::vector<std::vector<uint32_t>> collectives = CollectivesOf(device_plan);
+  std::vector<uint64_t> launched(device_plan.phases.size(), 0);
+  for (const LaunchRun& run : launches) {
+    if (run.phase >= device_plan.phases.size() || collectives[run.phase].empty()) {
+      return absl::InvalidArgumentError(StrCat("device ", device, " launches collectives of phase ",
+                                               run.phase, ", which has none"));
+    }
+    launched[run.phase] += run.count;
+  }
+  for (uint32_t p = 0; p < device_plan.phases.size(); ++p) {
+    const uint64_t expected = collectives[p].size() * FiringsPerStep(plan, device_plan.phases[p]);
+    if (launched[p] == expected) continue;
+    return absl::InvalidArgumentError(StrCat(DescribePhase(plan, device, p), " launches ",
+                                             launched[p], " collectives a step instead of ",
+                                             expected));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckLaunchOrder(const Plan& plan, const PolicyRegistry& policies,

@@ -52,6 +52,11 @@ absl::StatusOr<LaunchOrder> OrderLaunches(const Plan& plan, const PolicyRegistry
 absl::Status CheckLaunchOrder(const Plan& plan, const PolicyRegistry& policies,
                               const LaunchOrder& order);
 
+// The part of it that a device can tell from its own part of the plan: whether `launches` are all
+// those of a step. kInvalidArgument if not.
+absl::Status CheckDeviceLaunches(const Plan& plan, uint32_t device,
+                                 const std::vector<LaunchRun>& launches);
+
 }  // namespace penstock::planner
 
 #endif  // PENSTOCK_PLANNER_PLAN_LAUNCH_ORDER_H_

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <optional>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -56,6 +57,62 @@ class PluginPipeline {
   penstock_pipeline view_ = {};
 };
 
+// A group in the types of the plug-in.
+class PluginGroup {
+ public:
+  explicit PluginGroup(const StageContext& context) : chunks_(context.chunks.size()) {
+    for (size_t c = 0; c < chunks_.size(); ++c) {
+      for (int k = 0; k < kNumPolicyKinds; ++k) {
+        chunks_[c].has_kind[k] = context.chunks[c][k] ? 1 : 0;
+      }
+    }
+    view_ = {context.stage, context.num_stages, context.num_microbatches, chunks_.data(),
+             context.num_chunks()};
+  }
+  PluginGroup(const PluginGroup&) = delete;
+  PluginGroup& operator=(const PluginGroup&) = delete;
+
+  void Set(const StageView& view) {
+    for (size_t c = 0; c < chunks_.size(); ++c) {
+      for (int k = 0; k < kNumPolicyKinds; ++k) {
+        chunks_[c].issued[k] = view.chunks[c].issued[k];
+        chunks_[c].completed[k] = view.chunks[c].completed[k];
+        chunks_[c].ready[k] = view.chunks[c].ready[k];
+        chunks_[c].mean_ns[k] = view.chunks[c].mean_ns[k];
+      }
+    }
+  }
+  const penstock_group_view& view() const { return view_; }
+
+ private:
+  std::vector<penstock_chunk_view> chunks_;
+  penstock_group_view view_ = {};
+};
+
+// Asks `next`.
+class PluginScheduler : public StageScheduler {
+ public:
+  PluginScheduler(std::shared_ptr<void> library, const penstock_policy& plugin,
+                  const StageContext& context)
+      : library_(std::move(library)), plugin_(plugin), group_(context) {}
+
+  std::optional<PhaseChoice> Next(const StageView& view) override {
+    group_.Set(view);
+    penstock_phase phase = {};
+    if (plugin_.next(&group_.view(), &phase) == 0) return std::nullopt;
+    if (phase.kind < 0 || phase.kind >= kNumPolicyKinds) {
+      throw std::out_of_range(StrCat("it chooses a phase of kind ", phase.kind));
+    }
+    return PhaseChoice{static_cast<PhaseKind>(phase.kind), phase.microbatch, phase.chunk};
+  }
+  void Reset() override {}
+
+ private:
+  const std::shared_ptr<void> library_;
+  const penstock_policy plugin_;
+  PluginGroup group_;
+};
+
 struct Collected {
   PipelineOrders orders;
   std::optional<std::string> error;
@@ -71,7 +128,18 @@ class PluginPolicy : public Policy {
             plugin_.splits_backward != 0, plugin_.min_chunks, plugin_.max_chunks};
   }
 
+  std::unique_ptr<StageScheduler> CreateScheduler(const StageContext& context) const override {
+    if (plugin_.next == nullptr) return Policy::CreateScheduler(context);
+    return std::make_unique<PluginScheduler>(library_, plugin_, context);
+  }
+
+  int ActivationCredits(const StageContext& context) const override {
+    if (plugin_.most_microbatches == nullptr) return Policy::ActivationCredits(context);
+    return plugin_.most_microbatches(&PluginGroup(context).view());
+  }
+
   absl::StatusOr<PipelineOrders> PlanOrders(const Pipeline& pipeline) const override {
+    if (plugin_.next != nullptr) return PipelineOrders(pipeline.num_groups);
     const PluginPipeline described(pipeline);
     if (plugin_.plan == nullptr) return PlanByComparing(pipeline, described);
     Collected collected;
@@ -168,8 +236,9 @@ absl::StatusOr<std::unique_ptr<const Policy>> LoadPolicy(const std::string& path
         StrCat(path, ": a policy for version ", plugin->version, " of policy_plugin.h, expected ",
                static_cast<int>(PENSTOCK_POLICY_VERSION), "; build it again"));
   }
-  if (plugin->plan == nullptr && plugin->before == nullptr) {
-    return absl::InvalidArgumentError(StrCat(path, ": the policy has neither `plan` nor `before`"));
+  if (plugin->plan == nullptr && plugin->before == nullptr && plugin->next == nullptr) {
+    return absl::InvalidArgumentError(
+        StrCat(path, ": the policy has none of `before`, `plan` and `next`"));
   }
   const bool has_placement =
       plugin->placement == PENSTOCK_PLACEMENT_LOOP || plugin->placement == PENSTOCK_PLACEMENT_VEE;

@@ -1,6 +1,8 @@
 #include "planner/policy/load_policy.h"
 
+#include <exception>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -17,7 +19,9 @@ namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Le;
+using ::testing::ThrowsMessage;
 
 TEST(LoadPolicyTest, TheExampleFillsTheBubbleWithWeightGradients) {
   const auto policy = LoadPolicy(PENSTOCK_EXAMPLES "/example_policy.so");
@@ -51,6 +55,30 @@ TEST(LoadPolicyTest, TheComparisonsAreGPipeAnd1F1B) {
   }
 }
 
+TEST(LoadPolicyTest, ALibraryMayDecideWhileThePlanRuns) {
+  const auto policy = LoadPolicy(PENSTOCK_EXAMPLES "/example_gradients_first.so");
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  const Pipeline pipeline =
+      *MakePipeline({.num_groups = 4, .num_microbatches = 8, .splits_backward = false});
+  const absl::StatusOr<PipelineOrders> orders = PlanPipeline(**policy, pipeline);
+  ASSERT_TRUE(orders.ok()) << orders.status();
+  EXPECT_THAT(*orders, Each(IsEmpty()));
+  const StageContext context = pipeline.ContextOf(1);
+  const absl::StatusOr<int> credits = ActivationCreditsOf(**policy, context);
+  ASSERT_TRUE(credits.ok()) << credits.status();
+  EXPECT_EQ(*credits, 3);
+  const absl::StatusOr<StageSchedule> schedule = MakeSchedule(**policy, context);
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  StageView view;
+  view.chunks.resize(1);
+  EXPECT_EQ(schedule->scheduler->Next(view), std::nullopt);
+  view.chunks[0].issued = {5, 2, 0};
+  view.chunks[0].ready = {1, 0, 0};
+  EXPECT_EQ(schedule->scheduler->Next(view), (PhaseChoice{PhaseKind::kForward, 5, 0}));
+  view.chunks[0].ready = {1, 2, 0};
+  EXPECT_EQ(schedule->scheduler->Next(view), (PhaseChoice{PhaseKind::kBackward, 2, 0}));
+}
+
 TEST(LoadPolicyTest, WhatIsNoPolicyIsAnError) {
   const testing::TempFolder folder;
   EXPECT_THAT(LoadPolicy((folder.path() / "none.so").string()).status().message(),
@@ -77,7 +105,7 @@ class FaultyPolicyTest : public ::testing::Test {
 
 TEST_F(FaultyPolicyTest, IsRefusedWithTheReason) {
   EXPECT_THAT(ErrorOf("version"), HasSubstr("a policy for version 7 of policy_plugin.h"));
-  EXPECT_THAT(ErrorOf("empty"), HasSubstr("neither `plan` nor `before`"));
+  EXPECT_THAT(ErrorOf("empty"), HasSubstr("none of `before`, `plan` and `next`"));
   EXPECT_THAT(ErrorOf("placement"), HasSubstr("placement 9, 1 to 1 chunks"));
   EXPECT_THAT(ErrorOf("null"), HasSubstr("the library exports no policy"));
   EXPECT_THAT(ErrorOf("entry"), HasSubstr("its penstock_policy_plugin threw"));
@@ -88,6 +116,21 @@ TEST_F(FaultyPolicyTest, IsRefusedWithTheReason) {
   EXPECT_THAT(ErrorOf("twice"), HasSubstr("orders stage 0 wrongly: F of micro-batch 0"));
   EXPECT_THAT(ErrorOf("deadlock"), HasSubstr("the orders of the groups wait for each other"));
   EXPECT_EQ(ErrorOf("none"), "");
+}
+
+TEST_F(FaultyPolicyTest, AWrongChoiceThrows) {
+  for (const auto& [fault, error] :
+       {std::pair("next throws", "oops"), std::pair("next kind", "it chooses a phase of kind 9")}) {
+    setenv("PENSTOCK_POLICY_FAULT", fault, 1);
+    const auto policy = LoadPolicy(PENSTOCK_FAULTY_POLICY);
+    ASSERT_TRUE(policy.ok()) << policy.status();
+    const Pipeline pipeline = *MakePipeline({.num_groups = 2, .num_microbatches = 2});
+    const absl::StatusOr<StageSchedule> schedule = MakeSchedule(**policy, pipeline.ContextOf(0));
+    ASSERT_TRUE(schedule.ok()) << schedule.status();
+    StageView view;
+    view.chunks.resize(1);
+    EXPECT_THAT([&] { schedule->scheduler->Next(view); }, ThrowsMessage<std::exception>(error));
+  }
 }
 
 }  // namespace

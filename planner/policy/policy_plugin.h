@@ -7,11 +7,14 @@
  *
  *   const penstock_policy* penstock_policy_plugin(void);
  *
- * whose result stays valid as long as the library is loaded. A policy implements `before`, which is
- * asked which of two phases that can start runs first, or `plan`, which gives whole orders. Phases,
- * groups, chunks and stages are those of pipeline.h, which has their meaning.
+ * whose result stays valid as long as the library is loaded. A policy implements one of
+ *   before  which of two phases that can start runs first
+ *   plan    gives whole orders
+ *   next    decides while the plan runs, from what a group of devices has done
+ * Phases, groups, chunks and stages are those of pipeline.h, which has their meaning.
  *
- * Thread rule: calls come from one thread at a time.
+ * Thread rule: calls come from one thread at a time, but those of `next` for different groups,
+ * which may be in different processes.
  */
 
 #ifndef PENSTOCK_PLANNER_POLICY_POLICY_PLUGIN_H_
@@ -25,7 +28,7 @@ extern "C" {
 #endif
 
 /** A library with another version is refused. */
-enum { PENSTOCK_POLICY_VERSION = 1 /**< of this header */ };
+enum { PENSTOCK_POLICY_VERSION = 2 /**< of this header */ };
 
 /** Kinds of phases. */
 enum {
@@ -94,7 +97,25 @@ typedef struct penstock_orders {
   void (*fail)(void* state, const char* message);
 } penstock_orders;
 
-/** A policy. `before` or `plan` has to be there; if both are, `plan` decides. */
+/** What a group has done of one chunk in this step, by kind of phase. */
+typedef struct penstock_chunk_view {
+  int32_t has_kind[3];  /**< 1 for each kind of phase that the chunk has, 0 for the others */
+  int32_t issued[3];    /**< phases that were chosen */
+  int32_t completed[3]; /**< of these, those that have finished on every device of the group */
+  int32_t ready[3];     /**< beyond those issued, phases that could start now */
+  int64_t mean_ns[3];   /**< measured time of a phase; 0: not yet known */
+} penstock_chunk_view;
+
+/** What `next` is asked about. */
+typedef struct penstock_group_view {
+  int32_t group;                     /**< which group of devices, from 0 */
+  int32_t num_groups;                /**< of the pipeline */
+  int32_t num_microbatches;          /**< of a step */
+  const penstock_chunk_view* chunks; /**< by number */
+  int32_t num_chunks;                /**< elements of `chunks` */
+} penstock_group_view;
+
+/** A policy. One of `before`, `plan` and `next` has to be there; the last of them decides. */
 typedef struct penstock_policy {
   uint32_t version;        /**< PENSTOCK_POLICY_VERSION */
   int32_t placement;       /**< PENSTOCK_PLACEMENT_LOOP or PENSTOCK_PLACEMENT_VEE */
@@ -108,6 +129,13 @@ typedef struct penstock_policy {
   /** Beside `before`, or null: the most that a group may keep, in the unit of `activation`, which
    * is a micro-batch in `penstock schedule` and bytes in a job. 0: no limit. */
   double (*most_held)(const penstock_pipeline* pipeline, int32_t group);
+  /** Writes the phase that the group runs next, and returns 1; 0: asks again when the view has
+   * changed. Every phase of the step is chosen once, those of one chunk and kind in the order of
+   * micro-batches. Null: the order is fixed before the plan runs. */
+  int32_t (*next)(const penstock_group_view* view, penstock_phase* phase);
+  /** Beside `next`, or null: the most micro-batches of which a group may keep activations, at least
+   * 1. Of the view, what the group has done is 0. Null: all. */
+  int32_t (*most_microbatches)(const penstock_group_view* view);
 } penstock_policy;
 
 /** What the library defines: its policy, which stays in memory. */

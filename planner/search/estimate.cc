@@ -113,7 +113,8 @@ class Estimator {
     const LeastTimes least = LeastTimesOf(pipeline);
     // Rounding is no difference.
     const double least_s =
-        (1 - kRounding) * std::max(StepSeconds(least.end_s), least.makespan_s + update_s_);
+        (1 - kRounding) * std::max(StepSeconds(least.end_s), least.makespan_s + update_s_) +
+        HostStepSeconds();
     if (least_s >= options_.limit_s) {
       StepEstimate above;
       above.step_s = least_s;
@@ -126,6 +127,7 @@ class Estimator {
     AddMemory(timeline, MostBetweenBAndW(orders));
     estimate_.step_s = StepSeconds(timeline.end_s);
     AddSharedCores();
+    estimate_.step_s += HostStepSeconds();
     estimate_.pipeline = pipeline;
     // What the transfers of micro-batches cost is what the schedule saves without them.
     if (num_groups_ > 1) {
@@ -230,7 +232,7 @@ class Estimator {
   }
 
   // How many times as long as alone a group takes while all groups run.
-  double CrowdingOf(int group) const {
+  double OversubscriptionOf(int group) const {
     double most = 1;
     for (const SharedCores& cores : SharedCoresOf()) {
       if (cores.devices_of_group[static_cast<size_t>(group)] == 0) continue;
@@ -505,8 +507,9 @@ class Estimator {
       estimate_.inline_communication_s =
           std::max(estimate_.inline_communication_s,
                    microbatches_ * per_microbatch_[g].communication_s + update_[g].communication_s);
-      const double crowded_s = (CrowdingOf(g) - 1) * (update_[g].compute_s + update_[g].core_s);
-      update_s_ = std::max(update_s_, update_[g].seconds() + crowded_s);
+      const double oversubscribed_s =
+          (OversubscriptionOf(g) - 1) * (update_[g].compute_s + update_[g].core_s);
+      update_s_ = std::max(update_s_, update_[g].seconds() + oversubscribed_s);
     }
   }
 
@@ -549,6 +552,14 @@ class Estimator {
       estimate_.step_s = std::max(estimate_.step_s, busiest);
       estimate_.is_bound_by_cores = true;
     }
+  }
+
+  double HostStepSeconds() const {
+    double longest = 0;
+    for (const DeviceKind& kind : machine_.cluster.spec().kinds) {
+      longest = std::max(longest, kind.step_s);
+    }
+    return longest;
   }
 
   // Divides the step into compute, exposed communication and bubble.

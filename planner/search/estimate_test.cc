@@ -166,6 +166,19 @@ TEST_F(EstimateTest, LaunchesCountWhereTheDeviceIsFaster) {
   EXPECT_NEAR(seconds(2 * without), 2 * slow, 1e-3 * slow);
 }
 
+TEST_F(EstimateTest, TheHostsTimeBetweenStepsIsIdleTime) {
+  const auto estimate = [&](double step_s) {
+    ClusterSpec spec = MakeMachine(1, 1, 1e12, 1e10, 1e10).cluster.spec();
+    spec.kinds[0].step_s = step_s;
+    CompileFor(Train("dp=1", 4, Config()), {*Cluster::Create(std::move(spec))});
+    return estimate_;
+  };
+  const StepEstimate without = estimate(0);
+  const StepEstimate with = estimate(0.5);
+  EXPECT_DOUBLE_EQ(with.step_s, without.step_s + 0.5);
+  EXPECT_DOUBLE_EQ(with.bubble_s, without.bubble_s + 0.5);
+}
+
 // All but the workspace is the same to within alignment. Of the workspace, the scratch memory of
 // kernels is not known, nor how much longer values live beside communication.
 TEST_F(EstimateTest, MemoryIsThatOfThePlan) {

@@ -22,7 +22,7 @@ namespace penstock::planner {
 
 // Consecutive devices that share cores.
 struct CoreGroup {
-  int64_t num_devices = 0;
+  int64_t num_devices = 0;  // of the group
   int64_t num_at_once = 0;  // that the cores could serve, which may be more
 
   // Whether a core is left to communicate while all devices compute.
@@ -31,9 +31,10 @@ struct CoreGroup {
   friend bool operator==(const CoreGroup&, const CoreGroup&) = default;
 };
 
+// A cluster, and which of its devices share cores. See the top of this file.
 struct Machine {
-  Cluster cluster;
-  CollectiveMethods methods = {};
+  Cluster cluster;                 // its devices and the links between them
+  CollectiveMethods methods = {};  // how the devices run collectives
   // From device 0 on; devices beyond the last group share no cores.
   std::vector<CoreGroup> core_groups = {};
   // By level of the cluster: the part of a transfer's time that a core at each of its ends spends
@@ -41,6 +42,7 @@ struct Machine {
   // end, and a level of -1: nothing.
   std::vector<double> core_shares = {};
 
+  // Of core_shares, that of a level.
   double CoreShare(int level) const {
     return level < 0 || static_cast<size_t>(level) >= core_shares.size() ? 0 : core_shares[level];
   }

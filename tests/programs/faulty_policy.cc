@@ -37,6 +37,15 @@ void Plan(const penstock_pipeline* pipeline, const penstock_orders* orders) {
   }
 }
 
+int32_t ThrowingNext(const penstock_group_view*, penstock_phase*) {
+  throw std::runtime_error("oops");
+}
+
+int32_t NextOfNoKind(const penstock_group_view*, penstock_phase* phase) {
+  *phase = {9, 0, 0};
+  return 1;
+}
+
 }  // namespace
 
 extern "C" const penstock_policy* penstock_policy_plugin() {
@@ -44,9 +53,20 @@ extern "C" const penstock_policy* penstock_policy_plugin() {
   const std::string fault = Fault();
   if (fault == "null") return nullptr;
   if (fault == "entry") throw std::runtime_error("oops");
-  policy = {PENSTOCK_POLICY_VERSION, PENSTOCK_PLACEMENT_LOOP, 1, 1, 1, nullptr, Plan, nullptr};
+  policy = {PENSTOCK_POLICY_VERSION,
+            PENSTOCK_PLACEMENT_LOOP,
+            1,
+            1,
+            1,
+            nullptr,
+            Plan,
+            nullptr,
+            nullptr,
+            nullptr};
   if (fault == "version") policy.version = 7;
   if (fault == "empty") policy.plan = nullptr;
   if (fault == "placement") policy.placement = 9;
+  if (fault == "next throws") policy.next = ThrowingNext;
+  if (fault == "next kind") policy.next = NextOfNoKind;
   return &policy;
 }

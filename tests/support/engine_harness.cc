@@ -109,7 +109,7 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
                     {}};
     if (harness->launch_order_.has_value()) {
       ASSIGN_OR_RETURN(harness->communicators_.emplace_back(),
-                       create_communicator(i, *harness->devices_[i]));
+                       create_communicator(i, *harness->devices_[i], {}));
       parts.target.communicator = harness->communicators_[i].get();
       parts.target.launch_order = &*harness->launch_order_;
       parts.target.tells_failures = &harness->tells_failures_;

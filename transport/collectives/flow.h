@@ -1,9 +1,9 @@
 // The parts of which collectives are made: a flow is the list of chunks that one rank sends to a
 // peer, receives from a peer, or folds from several, in that order.
 //
-// What a flow does is laid down when it is made, as a list of chunks; running it only walks the
-// list. A chunk may have to wait until another flow of the same rank has finished so many of its
-// chunks, and that is all there is to pipelining, forwarding and overwriting safely.
+// The chunks of a flow are listed when it is constructed; a run only walks the list. A chunk may
+// have to wait until another flow of the same rank has finished a number of its chunks. These
+// dependencies make pipelining, forwarding and safe overwriting.
 //
 // Example: rank 1 of a broadcast chain 0 -> 1 -> 2 with two chunks has
 //   receive from 0: chunk 0 -> output[0..), chunk 1 -> output[k..)

@@ -22,8 +22,8 @@ constexpr int64_t kRingLanes = 2;
 // itself.
 constexpr int64_t kScratchSlots = 2;
 
-// The most data that the ranks of a direct all_reduce, all together, fold as a whole, if a chunk
-// holds what a rank has: so little that a message's latency is longer than its travel.
+// Up to so much data of all ranks together, if a chunk holds what a rank has, each rank of a direct
+// all_reduce reduces all of it itself: latency is longer than the transfer.
 constexpr int64_t kWholeBytes = 64 << 10;
 
 int64_t ChunkElements(const CollectiveSpec& spec) {

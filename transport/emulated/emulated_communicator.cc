@@ -4,15 +4,20 @@
 #include <array>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
+#include <memory>
 #include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 
 #include "base/emulated_device.h"
+#include "base/status_macros.h"
 #include "base/strings.h"
 #include "transport/reduce.h"
 
@@ -370,38 +375,94 @@ class Groups {
   std::map<std::vector<uint32_t>, std::weak_ptr<Sequence>> sequences_ ABSL_GUARDED_BY(mutex_);
 };
 
+// The groups that the collectives of some devices belong to; an error if these have none.
+using FindGroups =
+    std::function<absl::StatusOr<std::shared_ptr<Groups>>(const DeviceGroup& devices)>;
+
 class EmulatedCommunicator final : public Communicator {
  public:
-  EmulatedCommunicator(std::shared_ptr<Groups> groups, EmulatedDevice* device)
-      : groups_(std::move(groups)), device_(device) {}
+  EmulatedCommunicator(FindGroups find_groups, EmulatedDevice* device)
+      : find_groups_(std::move(find_groups)), device_(device) {}
 
   absl::StatusOr<std::unique_ptr<StreamCollective>> Create(const CollectiveSpec& spec, int rank,
                                                            Stream& stream,
                                                            bool tells_failures) override {
-    absl::StatusOr<std::shared_ptr<Group>> group = groups_->Find(spec);
-    if (!group.ok()) return group.status();
-    return std::make_unique<EmulatedCollective>(
-        *std::move(group), groups_->FindSequence(spec), rank, device_,
-        &dynamic_cast<EmulatedStream&>(stream), tells_failures);
+    ASSIGN_OR_RETURN(const std::shared_ptr<Groups> groups, find_groups_(spec.devices));
+    ASSIGN_OR_RETURN(std::shared_ptr<Group> group, groups->Find(spec));
+    return std::make_unique<EmulatedCollective>(std::move(group), groups->FindSequence(spec), rank,
+                                                device_, &dynamic_cast<EmulatedStream&>(stream),
+                                                tells_failures);
   }
 
  private:
-  const std::shared_ptr<Groups> groups_;
+  const FindGroups find_groups_;
   EmulatedDevice* const device_;
 };
 
-}  // namespace
-
-CommunicatorFactory CreateEmulatedCommunicators() {
-  return [groups = std::make_shared<Groups>()](
-             uint32_t, Device& device) -> absl::StatusOr<std::unique_ptr<Communicator>> {
+CommunicatorFactory CreateFactory(FindGroups find_groups) {
+  return [find_groups = std::move(find_groups)](
+             uint32_t, Device& device,
+             absl::Span<const DeviceGroup>) -> absl::StatusOr<std::unique_ptr<Communicator>> {
     auto* emulated = dynamic_cast<EmulatedDevice*>(&device);
     if (emulated == nullptr) {
       return absl::FailedPreconditionError(
           StrCat("emulated collectives need emulated devices, not a ", device.kind(), " device"));
     }
-    return std::make_unique<EmulatedCommunicator>(groups, emulated);
+    return std::make_unique<EmulatedCommunicator>(find_groups, emulated);
   };
+}
+
+class EmulatedSource final : public CommunicatorSource {
+ public:
+  explicit EmulatedSource(std::function<std::string(uint32_t index)> hardware_of)
+      : hardware_of_(std::move(hardware_of)) {}
+
+  std::string name() const override { return "emulated communicators"; }
+  std::string HardwareOf(uint32_t index) const override { return hardware_of_(index); }
+
+  absl::StatusOr<std::string> CreateGroupId() override {
+    const absl::MutexLock lock(&shared_->mutex);
+    std::string id = StrCat("group ", shared_->groups.size());
+    shared_->groups[id] = std::make_shared<Groups>();
+    return id;
+  }
+
+  CommunicatorFactory CreateFactory(GroupIds ids) override {
+    return transport::CreateFactory(
+        [ids = std::move(ids),
+         shared = shared_](const DeviceGroup& devices) -> absl::StatusOr<std::shared_ptr<Groups>> {
+          const absl::MutexLock lock(&shared->mutex);
+          const auto id = ids.find(devices);
+          const auto groups =
+              id != ids.end() ? shared->groups.find(id->second) : shared->groups.end();
+          if (groups == shared->groups.end()) {
+            return absl::InvalidArgumentError(
+                StrCat("the group of devices ", StrJoin(devices, ", "), " has no id"));
+          }
+          return groups->second;
+        });
+  }
+
+ private:
+  struct Shared {
+    absl::Mutex mutex;
+    std::map<std::string, std::shared_ptr<Groups>> groups ABSL_GUARDED_BY(mutex);  // by id
+  };
+
+  const std::function<std::string(uint32_t index)> hardware_of_;
+  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+};
+
+}  // namespace
+
+CommunicatorFactory CreateEmulatedCommunicators() {
+  return CreateFactory(
+      [groups = std::make_shared<Groups>()](const DeviceGroup&) { return groups; });
+}
+
+std::shared_ptr<CommunicatorSource> CreateEmulatedSource(
+    std::function<std::string(uint32_t index)> hardware_of) {
+  return std::make_shared<EmulatedSource>(std::move(hardware_of));
 }
 
 }  // namespace penstock::transport

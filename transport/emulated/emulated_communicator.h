@@ -12,12 +12,22 @@
 #ifndef PENSTOCK_TRANSPORT_EMULATED_EMULATED_COMMUNICATOR_H_
 #define PENSTOCK_TRANSPORT_EMULATED_EMULATED_COMMUNICATOR_H_
 
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
 #include "transport/stream_collective.h"
 
 namespace penstock::transport {
 
 // For the devices of one session at a time, which must be emulated ones.
 CommunicatorFactory CreateEmulatedCommunicators();
+
+// For devices of several nodes that run in one process and share the source: members of a group
+// find each other by its id. `hardware_of` is CommunicatorSource::HardwareOf.
+std::shared_ptr<CommunicatorSource> CreateEmulatedSource(
+    std::function<std::string(uint32_t index)> hardware_of);
 
 }  // namespace penstock::transport
 

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
-#include <random>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,12 +10,13 @@
 
 #include "base/emulated_device.h"
 #include "tests/support/collective_reference.h"
+#include "tests/support/stream_conformance.h"
 #include "transport/collective.h"
 
 namespace penstock::transport {
 namespace {
 
-using testing::Bytes;
+using testing::StreamConformance;
 
 constexpr int64_t kTimeoutNs = 60'000'000'000;
 
@@ -44,7 +44,7 @@ class EmulatedCommunicatorTest : public ::testing::TestWithParam<bool> {
       member.output = Allocate(member, OutputCount(spec, static_cast<int>(rank)));
       member.event = member.device->CreateEvent();
       member.stream = member.device->CreateStream();
-      auto communicator = create(spec.devices[rank], *member.device);
+      auto communicator = create(spec.devices[rank], *member.device, {});
       ASSERT_TRUE(communicator.ok()) << communicator.status();
       member.communicator = *std::move(communicator);
       auto collective =
@@ -89,44 +89,33 @@ class EmulatedCommunicatorTest : public ::testing::TestWithParam<bool> {
   std::vector<Member> members_;
 };
 
+testing::StreamFabricParam OneProcess(bool has_thread) {
+  return {.name = has_thread ? "Threads" : "Polls", .make = [has_thread](uint32_t, const auto&) {
+            return testing::MakeStreamFabric(
+                [has_thread](uint32_t index) {
+                  return EmulatedDevice::Create({.has_thread = has_thread, .seed = index});
+                },
+                CreateEmulatedCommunicators());
+          }};
+}
+
+// Both have one source, as nodes that tests run in one process.
+testing::StreamFabricParam TwoProcesses() {
+  return {.name = "TwoProcesses", .make = [](uint32_t, const auto& groups) {
+            const std::shared_ptr<CommunicatorSource> source =
+                CreateEmulatedSource([](uint32_t index) { return std::to_string(index); });
+            return testing::MakeStreamFabric(
+                [](uint32_t index) { return EmulatedDevice::Create({.seed = index}); },
+                {source, source}, groups);
+          }};
+}
+
+INSTANTIATE_TEST_SUITE_P(Emulated, StreamConformance,
+                         ::testing::Values(OneProcess(true), OneProcess(false), TwoProcesses()),
+                         testing::StreamFabricParamName);
+
 INSTANTIATE_TEST_SUITE_P(Threads, EmulatedCommunicatorTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Threads" : "Polls"; });
-
-TEST_P(EmulatedCommunicatorTest, AgreesWithTheReference) {
-  std::mt19937_64 random(GetParam());
-  for (int i = 0; i < 100; ++i) {
-    const CollectiveSpec spec = testing::RandomCollective(random);
-    SCOPED_TRACE(testing::Describe(spec));
-    Join(spec);
-    if (HasFatalFailure()) return;
-    const size_t size = ByteSize(spec.dtype);
-    for (uint64_t run = 0; run < 3; ++run) {
-      std::vector<Bytes> inputs;
-      for (size_t rank = 0; rank < members_.size(); ++rank) {
-        const int64_t count = InputCount(spec, static_cast<int>(rank));
-        inputs.push_back(testing::RandomElements(spec.dtype, count, 100 * run + rank));
-        members_[rank].stream->Copy(members_[rank].input->data(), inputs[rank].data(),
-                                    inputs[rank].size(), CopyKind::kHostToDevice);
-      }
-      std::vector<size_t> order(members_.size());
-      std::iota(order.begin(), order.end(), size_t{0});
-      std::shuffle(order.begin(), order.end(), random);
-      std::vector<Bytes> outputs(members_.size());
-      for (const size_t rank : order) {
-        Launch(rank);
-        outputs[rank].resize(OutputCount(spec, static_cast<int>(rank)) * size);
-        members_[rank].stream->Copy(outputs[rank].data(), members_[rank].output->data(),
-                                    outputs[rank].size(), CopyKind::kDeviceToHost);
-        members_[rank].stream->Record(members_[rank].event.get());
-      }
-      AwaitAll();
-      if (HasFatalFailure()) return;
-      EXPECT_EQ(outputs, testing::ReferenceCollective(spec, inputs));
-    }
-    for (Member& member : members_) member.stream = nullptr;
-    members_.clear();
-  }
-}
 
 CollectiveSpec AllReduce(uint32_t num_devices) {
   CollectiveSpec spec;
@@ -135,48 +124,6 @@ CollectiveSpec AllReduce(uint32_t num_devices) {
     spec.counts.push_back(4);
   }
   return spec;
-}
-
-// Members that are ahead by many runs wait for the slowest.
-TEST_P(EmulatedCommunicatorTest, RunsDoNotMix) {
-  constexpr int kRuns = 50;
-  Join(AllReduce(3));
-  std::vector<std::vector<float>> results(3 * kRuns, std::vector<float>(12));
-  std::vector<std::vector<float>> inputs(kRuns);
-  for (int run = 0; run < kRuns; ++run) inputs[run].assign(12, static_cast<float>(run));
-  for (size_t rank = 0; rank < 3; ++rank) {
-    Member& member = members_[rank];
-    for (int run = 0; run < kRuns; ++run) {
-      member.stream->Copy(member.input->data(), inputs[run].data(), 12 * sizeof(float),
-                          CopyKind::kHostToDevice);
-      Launch(rank);
-      member.stream->Copy(results[rank * kRuns + run].data(), member.output->data(),
-                          12 * sizeof(float), CopyKind::kDeviceToHost);
-    }
-    member.stream->Record(member.event.get());
-  }
-  AwaitAll();
-  for (int run = 0; run < kRuns; ++run) {
-    for (int rank = 0; rank < 3; ++rank) {
-      EXPECT_EQ(results[rank * kRuns + run], std::vector<float>(12, 3.0f * run)) << run;
-    }
-  }
-}
-
-TEST_P(EmulatedCommunicatorTest, APoisonedMemberIsToldToAll) {
-  Join(AllReduce(3));
-  for (size_t rank = 0; rank < 3; ++rank) Launch(rank, /*is_poisoned=*/rank == 1);
-  AwaitAll();
-  for (const size_t rank : {0, 2}) {
-    const StreamError* error = members_[rank].event->error();
-    ASSERT_NE(error, nullptr) << rank;
-    EXPECT_EQ(error->status.code(), absl::StatusCode::kAborted);
-    EXPECT_EQ(error->launch, rank);
-    EXPECT_EQ(members_[rank].stream->Reset(), absl::OkStatus());
-  }
-  for (size_t rank = 0; rank < 3; ++rank) Launch(rank);
-  AwaitAll();
-  for (const Member& member : members_) EXPECT_EQ(member.event->error(), nullptr);
 }
 
 // An error of its own stream is told, too, and stays what it was.
@@ -190,14 +137,6 @@ TEST_P(EmulatedCommunicatorTest, AnErrorOfAStreamIsToldToAll) {
   EXPECT_EQ(members_[0].event->error()->status.code(), absl::StatusCode::kInternal);
   ASSERT_NE(members_[1].event->error(), nullptr);
   EXPECT_EQ(members_[1].event->error()->status.code(), absl::StatusCode::kAborted);
-}
-
-TEST_P(EmulatedCommunicatorTest, OneThatTellsNoFailuresLetsOthersGoOn) {
-  Join(AllReduce(2), /*tells_failures=*/false);
-  Launch(0, /*is_poisoned=*/true);
-  Launch(1);
-  AwaitAll();
-  for (const Member& member : members_) EXPECT_EQ(member.event->error(), nullptr);
 }
 
 // As NCCL demands it. Nothing hangs all the same.
@@ -247,7 +186,7 @@ TEST_P(EmulatedCommunicatorTest, RefusesLaunchesInAnotherOrder) {
 
 TEST(EmulatedCommunicatorFactoryTest, RefusesOtherDevices) {
   const std::unique_ptr<Device> device = CreateCpuDevice(1);
-  EXPECT_EQ(CreateEmulatedCommunicators()(0, *device).status().code(),
+  EXPECT_EQ(CreateEmulatedCommunicators()(0, *device, {}).status().code(),
             absl::StatusCode::kFailedPrecondition);
 }
 

@@ -206,8 +206,8 @@ class InprocEndpoint final : public Endpoint {
     bool changed = false;
     if (DescriptorRing* ring = inbound_[device].load(std::memory_order_acquire)) {
       const uint32_t count = ring->size();
-      // They are in the cache of another core: all are on their way before the first is looked at,
-      // and so are the bytes of the next one.
+      // Descriptors are in the cache of another core: all are prefetched, and later the data of the
+      // next one.
       for (uint32_t i = 0; i < count; ++i) __builtin_prefetch(ring->Peek(i), /*rw=*/1);
       for (uint32_t i = 0; i < count; ++i) {
         Descriptor* descriptor = ring->Pop();

@@ -3,6 +3,8 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,7 +17,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "absl/types/span.h"
 
+#include "base/counted.h"
 #include "base/gpu_stream.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -23,10 +27,12 @@
 namespace penstock::transport {
 namespace {
 
-using DeviceList = std::vector<uint32_t>;
-
-std::string Describe(const DeviceList& devices) {
-  return StrCat("the devices ", StrJoin(devices, ", "));
+// For errors: the member and its group.
+std::string Describe(uint32_t device, const DeviceGroup& group) {
+  constexpr size_t kMaxNamed = 16;
+  const DeviceGroup named(group.begin(), group.begin() + std::min(group.size(), kMaxNamed));
+  return StrCat("NCCL on device ", device, " in the group of ", Counted(group.size(), "device"),
+                " ", StrJoin(named, ", "), named.size() < group.size() ? ", ..." : "");
 }
 
 absl::StatusOr<ncclDataType_t> TypeOf(const CollectiveSpec& spec) {
@@ -75,8 +81,13 @@ ncclRedOp_t OperationOf(ReduceOp op) {
 // A communicator of NCCL: one member's part.
 class NcclGroup {
  public:
-  NcclGroup(const NcclApi& api, const NcclOptions& options, const DeviceList& devices)
-      : api_(api), options_(options), what_(Describe(devices)) {}
+  // Waits end with `is_cancelled`.
+  NcclGroup(const NcclApi& api, const NcclOptions& options, uint32_t device,
+            const DeviceGroup& group, std::shared_ptr<const std::atomic<bool>> is_cancelled)
+      : api_(api),
+        options_(options),
+        what_(Describe(device, group)),
+        is_cancelled_(std::move(is_cancelled)) {}
   ~NcclGroup() { Abort(); }
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
@@ -119,7 +130,7 @@ class NcclGroup {
   // Ends what waits on the device for other members. Launches fail from now on.
   void Close() {
     Abort();
-    if (failure_.ok()) failure_ = absl::CancelledError(StrCat("NCCL, ", what_, ": closed"));
+    if (failure_.ok()) failure_ = absl::CancelledError(StrCat(what_, ": closed"));
   }
 
   ncclComm_t comm() const { return comm_; }
@@ -128,25 +139,33 @@ class NcclGroup {
  private:
   // Polls until NCCL has done what it was asked for.
   absl::Status Await(std::string_view why_not) {
-    const absl::Time deadline = absl::Now() + options_.timeout;
+    const absl::Time begin = absl::Now();
+    const absl::Time deadline = begin + options_.timeout;
     for (;;) {
+      if (is_cancelled_->load(std::memory_order_relaxed)) {
+        return Fail(absl::CancelledError(StrCat(what_, ": the session has ended")));
+      }
       ncclResult_t state = ncclInProgress;
       const ncclResult_t asked = api_.get_async_error(comm_, &state);
       if (asked != ncclSuccess) return Fail(asked, "asking for its state");
       if (state == ncclSuccess) return absl::OkStatus();
       if (state != ncclInProgress) return Fail(state, "joining or launching");
-      if (absl::Now() >= deadline) {
-        return Fail(absl::DeadlineExceededError(
-            StrCat("NCCL, ", what_, ": after ", ToStd(absl::FormatDuration(options_.timeout)), ", ",
-                   why_not)));
+      const absl::Time now = absl::Now();
+      if (now >= deadline) {
+        return Fail(absl::DeadlineExceededError(StrCat(
+            what_, ": after ", ToStd(absl::FormatDuration(options_.timeout)), ", ", why_not)));
       }
-      sched_yield();
+      if (now - begin < kSpinTime) {
+        sched_yield();
+      } else {
+        absl::SleepFor(kPollInterval);
+      }
     }
   }
 
   absl::Status Fail(ncclResult_t result, std::string_view doing) {
     const char* detail = comm_ != nullptr ? api_.get_last_error(comm_) : nullptr;
-    std::string message = StrCat("NCCL, ", what_, ": ", doing, ": ", api_.get_error_string(result));
+    std::string message = StrCat(what_, ": ", doing, ": ", api_.get_error_string(result));
     if (detail != nullptr && *detail != '\0') StrAppend(&message, " (", detail, ")");
     return Fail(absl::InternalError(message));
   }
@@ -161,9 +180,14 @@ class NcclGroup {
     comm_ = nullptr;
   }
 
+  // A launch is waited for briefly, other members perhaps for long.
+  static constexpr absl::Duration kSpinTime = absl::Milliseconds(1);
+  static constexpr absl::Duration kPollInterval = absl::Microseconds(50);
+
   const NcclApi api_;
   const NcclOptions options_;
   const std::string what_;  // for errors
+  const std::shared_ptr<const std::atomic<bool>> is_cancelled_;
   ncclComm_t comm_ = nullptr;
   bool has_joined_ = false;
   absl::Status failure_;  // the first failure
@@ -355,21 +379,28 @@ class NcclCollective final : public StreamCollective {
   uint64_t num_resets_ = 0;
 };
 
-// The unique ids of groups whose members have not all joined.
-class GroupIds {
+// The unique id by which the member with a rank joins a group.
+using FindUniqueId =
+    std::function<absl::StatusOr<ncclUniqueId>(const DeviceGroup& group, int rank)>;
+
+absl::StatusOr<ncclUniqueId> CreateUniqueId(const NcclApi& api) {
+  ncclUniqueId id = {};
+  const ncclResult_t result = api.get_unique_id(&id);
+  if (result == ncclSuccess) return id;
+  return absl::InternalError(StrCat("NCCL makes no unique id: ", api.get_error_string(result)));
+}
+
+// The unique ids of groups whose members are all in this process and have not all joined.
+class LocalIds {
  public:
   // The same for every member of a group, until all have it.
-  absl::StatusOr<ncclUniqueId> Take(const NcclApi& api, const DeviceList& devices, int rank) {
+  absl::StatusOr<ncclUniqueId> Take(const NcclApi& api, const DeviceGroup& devices, int rank) {
     const absl::MutexLock lock(&mutex_);
     Group& group = groups_[devices];
     // A member that comes again belongs to another session: the others of the last one never came.
     if (group.members.contains(rank)) group = {};
     if (group.members.empty()) {
-      const ncclResult_t result = api.get_unique_id(&group.id);
-      if (result != ncclSuccess) {
-        return absl::InternalError(
-            StrCat("NCCL makes no unique id: ", api.get_error_string(result)));
-      }
+      ASSIGN_OR_RETURN(group.id, CreateUniqueId(api));
     }
     group.members.insert(rank);
     const ncclUniqueId id = group.id;
@@ -384,74 +415,150 @@ class GroupIds {
   };
 
   absl::Mutex mutex_;
-  std::map<DeviceList, Group> groups_ ABSL_GUARDED_BY(mutex_);
+  std::map<DeviceGroup, Group> groups_ ABSL_GUARDED_BY(mutex_);
 };
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(const NcclApi& api, const NcclOptions& options, std::shared_ptr<GroupIds> ids,
-                   Device& device, std::shared_ptr<Memory> constants)
+  NcclCommunicator(const NcclApi& api, const NcclOptions& options, uint32_t index, Device& device,
+                   std::shared_ptr<Memory> constants)
       : api_(api),
         options_(options),
-        ids_(std::move(ids)),
+        index_(index),
         device_(device),
         constants_(std::move(constants)) {}
   ~NcclCommunicator() override {
-    for (const auto& [devices, group] : groups_) {
-      if (group != nullptr) group->Close();
+    for (const auto& [devices, group] : groups_) group->Close();
+  }
+
+  // Starts to join the groups, in their order. REQUIRES: the device is current.
+  absl::Status Join(absl::Span<const DeviceGroup> groups, const FindUniqueId& find_id) {
+    for (const DeviceGroup& devices : groups) {
+      const auto found = std::find(devices.begin(), devices.end(), index_);
+      if (found == devices.end()) {
+        return absl::InvalidArgumentError(
+            StrCat("device ", index_, " is not in the group of devices ", StrJoin(devices, ", ")));
+      }
+      const auto rank = static_cast<int>(found - devices.begin());
+      ASSIGN_OR_RETURN(const ncclUniqueId id, find_id(devices, rank));
+      auto group = std::make_shared<NcclGroup>(api_, options_, index_, devices, is_cancelled_);
+      RETURN_IF_ERROR(group->Join(id, static_cast<int>(devices.size()), rank));
+      groups_[devices] = std::move(group);
     }
+    return absl::OkStatus();
   }
 
   absl::StatusOr<std::unique_ptr<StreamCollective>> Create(const CollectiveSpec& spec, int rank,
                                                            Stream& stream,
                                                            bool tells_failures) override {
-    auto* gpu_stream = dynamic_cast<GpuStream*>(&stream);
-    if (gpu_stream == nullptr) {
-      return absl::FailedPreconditionError(
-          StrCat("collectives of NCCL need streams of GPUs, not of a ", device_.kind(), " device"));
-    }
     ASSIGN_OR_RETURN(const ncclDataType_t type, TypeOf(spec));
+    const auto group = groups_.find(spec.devices);
+    if (group == groups_.end()) {
+      return absl::FailedPreconditionError(StrCat(
+          "device ", index_, " has not joined the group of devices ", StrJoin(spec.devices, ", ")));
+    }
     std::unique_ptr<Memory> flags;
     if (tells_failures) {
       ASSIGN_OR_RETURN(flags, device_.Allocate(2 * sizeof(int32_t), MemoryKind::kDevice));
     }
-    gpu_stream->handle();  // makes the device current
-    ASSIGN_OR_RETURN(std::shared_ptr<NcclGroup> group, GroupOf(spec.devices, rank));
-    return std::make_unique<NcclCollective>(std::move(group), spec, rank, type, stream, *gpu_stream,
-                                            std::move(flags), constants_);
+    return std::make_unique<NcclCollective>(group->second, spec, rank, type, stream,
+                                            dynamic_cast<GpuStream&>(stream), std::move(flags),
+                                            constants_);
+  }
+
+  void Cancel() override { is_cancelled_->store(true, std::memory_order_relaxed); }
+
+ private:
+  const NcclApi api_;
+  const NcclOptions options_;
+  const uint32_t index_;
+  Device& device_;
+  const std::shared_ptr<Memory> constants_;
+  const std::shared_ptr<std::atomic<bool>> is_cancelled_ =
+      std::make_shared<std::atomic<bool>>(false);
+  std::map<DeviceGroup, std::shared_ptr<NcclGroup>> groups_;
+};
+
+CommunicatorFactory CreateFactory(NcclApi api, const NcclOptions& options, FindUniqueId find_id) {
+  return
+      [api = std::move(api), options, find_id = std::move(find_id)](
+          uint32_t index, Device& device,
+          absl::Span<const DeviceGroup> groups) -> absl::StatusOr<std::unique_ptr<Communicator>> {
+        const std::unique_ptr<Stream> stream = device.CreateStream();
+        auto* gpu_stream = dynamic_cast<GpuStream*>(stream.get());
+        if (gpu_stream == nullptr) {
+          return absl::FailedPreconditionError(
+              StrCat("collectives of NCCL need GPUs, not a ", device.kind(), " device"));
+        }
+        ASSIGN_OR_RETURN(std::unique_ptr<Memory> constants,
+                         device.Allocate(2 * sizeof(int32_t), MemoryKind::kPinned));
+        auto* numbers = reinterpret_cast<int32_t*>(constants->data());
+        numbers[0] = 0;
+        numbers[1] = 1;
+        auto communicator =
+            std::make_unique<NcclCommunicator>(api, options, index, device, std::move(constants));
+        // Makes the device current.
+        if (gpu_stream->handle() == nullptr) {
+          return absl::FailedPreconditionError(StrCat("device ", index, " has no streams"));
+        }
+        RETURN_IF_ERROR(communicator->Join(groups, find_id));
+        return communicator;
+      };
+}
+
+class NcclSource final : public CommunicatorSource {
+ public:
+  NcclSource(NcclApi api, std::function<std::string(uint32_t index)> gpu_of,
+             const NcclOptions& options, int version)
+      : api_(std::move(api)), gpu_of_(std::move(gpu_of)), options_(options), version_(version) {}
+
+  std::string name() const override { return NcclName(version_); }
+  std::string HardwareOf(uint32_t index) const override { return gpu_of_(index); }
+
+  absl::StatusOr<std::string> CreateGroupId() override {
+    ASSIGN_OR_RETURN(const ncclUniqueId id, CreateUniqueId(api_));
+    return std::string(id.internal, sizeof(id.internal));
+  }
+
+  CommunicatorFactory CreateFactory(GroupIds ids) override {
+    return transport::CreateFactory(
+        api_, options_,
+        [ids = std::move(ids)](const DeviceGroup& group, int) -> absl::StatusOr<ncclUniqueId> {
+          const auto found = ids.find(group);
+          ncclUniqueId id = {};
+          if (found == ids.end() || found->second.size() != sizeof(id.internal)) {
+            return absl::InvalidArgumentError(StrCat(
+                "there is no unique id of NCCL for the group of devices ", StrJoin(group, ", ")));
+          }
+          std::memcpy(id.internal, found->second.data(), sizeof(id.internal));
+          return id;
+        });
   }
 
  private:
-  absl::StatusOr<std::shared_ptr<NcclGroup>> GroupOf(const DeviceList& devices, int rank) {
-    std::shared_ptr<NcclGroup>& group = groups_[devices];
-    if (group != nullptr) return group;
-    ASSIGN_OR_RETURN(const ncclUniqueId id, ids_->Take(api_, devices, rank));
-    auto joined = std::make_shared<NcclGroup>(api_, options_, devices);
-    RETURN_IF_ERROR(joined->Join(id, static_cast<int>(devices.size()), rank));
-    group = std::move(joined);
-    return group;
-  }
-
   const NcclApi api_;
+  const std::function<std::string(uint32_t index)> gpu_of_;
   const NcclOptions options_;
-  const std::shared_ptr<GroupIds> ids_;
-  Device& device_;
-  const std::shared_ptr<Memory> constants_;
-  std::map<DeviceList, std::shared_ptr<NcclGroup>> groups_;
+  const int version_;
 };
 
 }  // namespace
 
 CommunicatorFactory CreateNcclCommunicators(NcclApi api, const NcclOptions& options) {
-  return [api = std::move(api), options, ids = std::make_shared<GroupIds>()](
-             uint32_t, Device& device) -> absl::StatusOr<std::unique_ptr<Communicator>> {
-    ASSIGN_OR_RETURN(std::unique_ptr<Memory> constants,
-                     device.Allocate(2 * sizeof(int32_t), MemoryKind::kPinned));
-    auto* numbers = reinterpret_cast<int32_t*>(constants->data());
-    numbers[0] = 0;
-    numbers[1] = 1;
-    return std::make_unique<NcclCommunicator>(api, options, ids, device, std::move(constants));
+  FindUniqueId find_id = [api, ids = std::make_shared<LocalIds>()](const DeviceGroup& group,
+                                                                   int rank) {
+    return ids->Take(api, group, rank);
   };
+  return CreateFactory(std::move(api), options, std::move(find_id));
+}
+
+absl::StatusOr<std::shared_ptr<CommunicatorSource>> CreateNcclSource(
+    NcclApi api, std::function<std::string(uint32_t index)> gpu_of, const NcclOptions& options) {
+  int version = 0;
+  if (api.get_version(&version) != ncclSuccess) {
+    return absl::FailedPreconditionError("NCCL does not tell its version");
+  }
+  return std::make_shared<NcclSource>(std::move(api), std::move(gpu_of), options, version);
 }
 
 }  // namespace penstock::transport

@@ -1,5 +1,6 @@
 // Collectives through NCCL on a fake of its functions, which forms results on the host, and of GPUs
-// whose streams are threads. The last test runs NCCL itself where there are GPUs.
+// whose streams are threads. The suite of StreamConformance runs on NCCL itself, too, where there
+// are GPUs.
 
 #include "transport/nccl/nccl_communicator.h"
 
@@ -12,7 +13,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,16 +22,21 @@
 #include "gtest/gtest.h"
 
 #include "base/gpu_stream.h"
+#include "base/status_macros.h"
+#include "base/strings.h"
 #include "kernels/gpu.h"
-#include "tests/support/collective_reference.h"
+#include "tests/support/stream_conformance.h"
 #include "transport/collective.h"
 #include "transport/reduce.h"
 
 namespace penstock::transport {
 namespace {
 
+using testing::AllReduceOf;
 using testing::Bytes;
 using ::testing::HasSubstr;
+using testing::StreamConformance;
+using testing::StreamMembers;
 
 constexpr int64_t kTimeoutNs = 60'000'000'000;
 
@@ -50,6 +55,9 @@ class FakeEvent : public Event {
   int num_reached = 0;
   StreamError failure;
 };
+
+// The fault of the device that is current on a thread stands for the device.
+thread_local const int32_t* current_device = nullptr;
 
 // Runs its work in order, on a thread.
 class FakeStream : public Stream, public GpuStream {
@@ -95,7 +103,10 @@ class FakeStream : public Stream, public GpuStream {
     return absl::OkStatus();
   }
 
-  CUstream_st* handle() override { return reinterpret_cast<CUstream_st*>(this); }
+  CUstream_st* handle() override {
+    current_device = device_fault_;
+    return reinterpret_cast<CUstream_st*>(this);
+  }
   const volatile int32_t* device_fault() override { return device_fault_; }
   PeerFault* peer_fault() override { return &peer_fault_; }
   uint64_t num_resets() const override { return num_resets_; }
@@ -302,6 +313,7 @@ struct FakeComm {
   std::shared_ptr<World> world;
   int rank = 0;
   uint64_t num_collectives = 0;
+  bool has_arrived = false;  // at its world
 };
 
 struct FakeNccl {
@@ -314,6 +326,29 @@ struct FakeNccl {
   ncclResult_t launch_error = ncclSuccess;
   bool was_blocking = false;
   std::atomic<int> num_calls = 0;  // that move data
+  // A device joins one group after another, in the order of its calls.
+  bool joins_one_by_one = false;
+  std::map<const int32_t*, std::deque<FakeComm*>> joining;  // by device
+
+  // Lets devices join what they can.
+  void Arrive() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (bool has_moved = true; has_moved;) {
+      has_moved = false;
+      for (auto& [device, comms] : joining) {
+        while (!comms.empty()) {
+          FakeComm& comm = *comms.front();
+          const std::lock_guard<std::mutex> world_lock(comm.world->mutex);
+          if (!comm.has_arrived) {
+            comm.has_arrived = has_moved = true;
+            ++comm.world->num_joined;
+          }
+          if (joins_one_by_one && comm.world->num_joined < comm.world->n) break;
+          comms.pop_front();
+        }
+      }
+    }
+  }
 };
 FakeNccl* fake = nullptr;
 
@@ -361,12 +396,13 @@ NcclApi FakeApi() {
     ++fake->num_inits;
     std::shared_ptr<World>& world = fake->worlds[id.internal];
     if (world == nullptr) world = std::make_shared<World>(n);
-    const std::lock_guard<std::mutex> world_lock(world->mutex);
-    ++world->num_joined;
-    *comm = reinterpret_cast<ncclComm_t>(new FakeComm{world, rank});
+    auto* const joining = new FakeComm{world, rank};
+    fake->joining[current_device].push_back(joining);
+    *comm = reinterpret_cast<ncclComm_t>(joining);
     return ncclInProgress;
   };
   api.get_async_error = [](ncclComm_t comm, ncclResult_t* result) {
+    fake->Arrive();
     World& world = *Of(comm)->world;
     const std::lock_guard<std::mutex> lock(world.mutex);
     *result = world.num_joined < world.n ? ncclInProgress : fake->async_error;
@@ -381,6 +417,7 @@ NcclApi FakeApi() {
     }
     const std::lock_guard<std::mutex> lock(fake->mutex);
     ++fake->num_aborts;
+    for (auto& [device, comms] : fake->joining) std::erase(comms, Of(comm));
     delete Of(comm);
     return ncclSuccess;
   };
@@ -426,163 +463,235 @@ NcclApi FakeApi() {
   return api;
 }
 
-// ---- Members of a collective.
+// ---- The suite.
 
-struct Member {
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Communicator> communicator;
-  std::unique_ptr<Memory> input;
-  std::unique_ptr<Memory> output;
-  std::unique_ptr<StreamCollective> collective;
-  std::unique_ptr<Event> event;
-  std::unique_ptr<Stream> stream;  // goes first: its thread uses what is above
-};
+std::unique_ptr<Device> CreateFakeGpu(uint32_t) { return std::make_unique<FakeGpu>(); }
 
-class Members {
- public:
-  // Of the first `num_joining` ranks.
-  Members(const CollectiveSpec& spec, const CommunicatorFactory& factory,
-          const std::function<std::unique_ptr<Device>(int)>& create_device, size_t num_joining,
-          bool tells_failures = true)
-      : spec_(spec) {
-    EXPECT_EQ(CheckCollective(spec, 16), absl::OkStatus());
-    for (size_t rank = 0; rank < num_joining; ++rank) {
-      Member& member = members_.emplace_back();
-      member.device = create_device(static_cast<int>(rank));
-      member.input = Allocate(member, InputCount(spec, static_cast<int>(rank)));
-      member.output = Allocate(member, OutputCount(spec, static_cast<int>(rank)));
-      member.event = member.device->CreateEvent();
-      member.stream = member.device->CreateStream();
-      auto communicator = factory(spec.devices[rank], *member.device);
-      EXPECT_TRUE(communicator.ok()) << communicator.status();
-      member.communicator = *std::move(communicator);
-      auto collective =
-          member.communicator->Create(spec, static_cast<int>(rank), *member.stream, tells_failures);
-      EXPECT_TRUE(collective.ok()) << collective.status();
-      member.collective = *std::move(collective);
-    }
-  }
-
-  size_t size() const { return members_.size(); }
-  Member& operator[](size_t rank) { return members_[rank]; }
-
-  absl::Status Launch(size_t rank, bool is_poisoned = false) {
-    Member& member = members_[rank];
-    const testing::TensorPlaces places(spec_, static_cast<int>(rank), member.input->data(),
-                                       member.output->data());
-    const absl::Status status = member.collective->Launch(
-        {places.inputs.data(), places.outputs.data(), is_poisoned, /*launch=*/rank});
-    member.stream->Record(member.event.get());
-    return status;
-  }
-
-  // Launches on threads of their own: a first launch may wait for the others'.
-  void LaunchAll(size_t poisoned = ~size_t{0}) {
-    std::vector<std::thread> threads;
-    for (size_t rank = 0; rank < size(); ++rank) {
-      threads.emplace_back(
-          [this, rank, poisoned] { EXPECT_EQ(Launch(rank, rank == poisoned), absl::OkStatus()); });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
-
-  void AwaitAll() {
-    const SteadyClock clock;
-    const int64_t deadline = clock.NowNs() + kTimeoutNs;
-    for (Member& member : members_) {
-      while (!member.event->IsDone()) {
-        ASSERT_LT(clock.NowNs(), deadline) << "the collective does not end";
-        std::this_thread::yield();
-      }
-    }
-  }
-
-  // One run, with the inputs given; the outputs.
-  std::vector<Bytes> RunOnce(const std::vector<Bytes>& inputs) {
-    for (size_t rank = 0; rank < size(); ++rank) {
-      members_[rank].stream->Copy(members_[rank].input->data(), inputs[rank].data(),
-                                  inputs[rank].size(), CopyKind::kHostToDevice);
-    }
-    LaunchAll();
-    std::vector<Bytes> outputs(size());
-    for (size_t rank = 0; rank < size(); ++rank) {
-      outputs[rank].resize(OutputCount(spec_, static_cast<int>(rank)) * ByteSize(spec_.dtype));
-      members_[rank].stream->Copy(outputs[rank].data(), members_[rank].output->data(),
-                                  outputs[rank].size(), CopyKind::kDeviceToHost);
-      members_[rank].stream->Record(members_[rank].event.get());
-    }
-    AwaitAll();
-    return outputs;
-  }
-
- private:
-  std::unique_ptr<Memory> Allocate(Member& member, int64_t count) const {
-    return *member.device->Allocate(count * ByteSize(spec_.dtype) + 1, MemoryKind::kDevice);
-  }
-
-  const CollectiveSpec spec_;
-  std::vector<Member> members_;
-};
-
-std::vector<Bytes> RandomInputs(const CollectiveSpec& spec, uint64_t seed) {
-  std::vector<Bytes> inputs;
-  for (size_t rank = 0; rank < spec.devices.size(); ++rank) {
-    inputs.push_back(
-        testing::RandomElements(spec.dtype, InputCount(spec, static_cast<int>(rank)), seed + rank));
-  }
-  return inputs;
+std::shared_ptr<CommunicatorSource> CreateSource(const NcclOptions& options = {}) {
+  return *CreateNcclSource(
+      FakeApi(), [](uint32_t index) { return StrCat("GPU ", index); }, options);
 }
+
+// Until the next fabric is made.
+void ResetFake() {
+  static std::unique_ptr<FakeNccl> of_fabric;
+  of_fabric = std::make_unique<FakeNccl>();
+  fake = of_fabric.get();
+}
+
+testing::StreamFabricParam OnFake() {
+  return {.name = "Fake",
+          .make =
+              [](uint32_t, const auto&) {
+                ResetFake();
+                return testing::MakeStreamFabric(CreateFakeGpu,
+                                                 CreateNcclCommunicators(FakeApi(), {}));
+              },
+          // The fake folds in the order of the ranks.
+          .association = testing::StreamFabricParam::kDirect};
+}
+
+testing::StreamFabricParam OnFakeInTwoProcesses() {
+  return {.name = "FakeInTwoProcesses",
+          .make =
+              [](uint32_t, const auto& groups) {
+                ResetFake();
+                return testing::MakeStreamFabric(CreateFakeGpu, {CreateSource(), CreateSource()},
+                                                 groups);
+              },
+          .association = testing::StreamFabricParam::kDirect};
+}
+
+// What NCCL of this machine joins, or why there is nothing.
+absl::Status CheckGpus(uint32_t num_devices) {
+  const kernels::GpuSystem gpus = kernels::FindGpus();
+  if (!gpus.status.ok()) return gpus.status;
+  if (gpus.gpus.size() < num_devices) {
+    return absl::FailedPreconditionError(
+        StrCat("there are ", gpus.gpus.size(), " GPUs, and this wants ", num_devices));
+  }
+  return FindNccl().status;
+}
+
+std::unique_ptr<Device> CreateGpu(uint32_t index) {
+  return *kernels::CreateCudaDevice(static_cast<int>(index));
+}
+
+testing::StreamFabricParam OnGpus(bool has_ids) {
+  return {.name = has_ids ? "GpusByIds" : "Gpus",
+          .make = [has_ids](uint32_t num_devices, const auto& groups)
+              -> absl::StatusOr<std::unique_ptr<testing::StreamFabric>> {
+            RETURN_IF_ERROR(CheckGpus(num_devices));
+            if (!has_ids) {
+              return testing::MakeStreamFabric(CreateGpu, *CreateNcclCommunicators());
+            }
+            const auto source =
+                *CreateNcclSource([](uint32_t index) { return StrCat("GPU ", index); });
+            return testing::MakeStreamFabric(CreateGpu, {source, source}, groups);
+          },
+          .association = testing::StreamFabricParam::kUnknown,
+          .num_collectives = 20};  // to join takes long
+}
+
+INSTANTIATE_TEST_SUITE_P(Nccl, StreamConformance,
+                         ::testing::Values(OnFake(), OnFakeInTwoProcesses(), OnGpus(false),
+                                           OnGpus(true)),
+                         testing::StreamFabricParamName);
+
+// ---- What is NCCL's own.
 
 class NcclCommunicatorTest : public ::testing::Test {
  protected:
   NcclCommunicatorTest() { fake = &fake_; }
 
-  std::unique_ptr<Members> Join(const CollectiveSpec& spec, size_t num_joining = 16,
-                                absl::Duration timeout = absl::Seconds(60),
-                                bool tells_failures = true) {
-    return std::make_unique<Members>(
-        spec, CreateNcclCommunicators(FakeApi(), {.timeout = timeout}),
-        [](int) { return std::make_unique<FakeGpu>(); }, std::min(num_joining, spec.devices.size()),
-        tells_failures);
+  static std::unique_ptr<StreamMembers> Join(const CollectiveSpec& spec, size_t num_joining = 16,
+                                             absl::Duration timeout = absl::Seconds(60),
+                                             bool tells_failures = true) {
+    const std::unique_ptr<testing::StreamFabric> fabric = testing::MakeStreamFabric(
+        CreateFakeGpu, CreateNcclCommunicators(FakeApi(), {.timeout = timeout}));
+    return std::make_unique<StreamMembers>(spec, *fabric, num_joining, tells_failures);
   }
 
   FakeNccl fake_;
 };
 
-CollectiveSpec AllReduce(uint32_t num_devices) {
-  CollectiveSpec spec;
-  for (uint32_t i = 0; i < num_devices; ++i) {
-    spec.devices.push_back(i);
-    spec.counts.push_back(4);
-  }
-  return spec;
-}
-
-// Every kind of collective, with even and uneven pieces. The fake folds in the order of the ranks.
-TEST_F(NcclCommunicatorTest, AgreesWithTheReference) {
-  std::mt19937_64 random(1);
-  for (int i = 0; i < 100; ++i) {
-    CollectiveSpec spec = testing::RandomCollective(random);
-    spec.algorithm = CollectiveAlgorithm::kDirect;
-    spec.hosts.clear();
-    SCOPED_TRACE(testing::Describe(spec));
-    const std::unique_ptr<Members> members = Join(spec);
-    for (uint64_t run = 0; run < 2; ++run) {
-      const std::vector<Bytes> inputs = RandomInputs(spec, 100 * run);
-      EXPECT_EQ(members->RunOnce(inputs), testing::ReferenceCollective(spec, inputs));
-      if (HasFailure()) return;
-    }
+TEST_F(NcclCommunicatorTest, CommunicatorsDoNotBlockAndAreAborted) {
+  for (int i = 0; i < 3; ++i) {
+    const std::unique_ptr<StreamMembers> members = Join(AllReduceOf(3));
+    members->LaunchAll();
+    members->AwaitAll();
   }
   EXPECT_FALSE(fake_.was_blocking);
-  EXPECT_EQ(fake_.num_aborts, fake_.num_inits);
+  EXPECT_EQ(fake_.num_inits, 9);
+  EXPECT_EQ(fake_.num_aborts, 9);
+}
+
+// ---- Groups of several processes.
+
+// A process with one device, 0 or 1, and its communicator.
+struct Process {
+  explicit Process(uint32_t index) : gpu(std::make_unique<FakeGpu>()), index(index) {}
+
+  // Joins the groups, and launches a collective of the first of them.
+  absl::Status Run(GroupIds ids, const std::vector<DeviceGroup>& groups, absl::Duration timeout) {
+    const std::shared_ptr<CommunicatorSource> source = CreateSource({.timeout = timeout});
+    ASSIGN_OR_RETURN(communicator, source->CreateFactory(std::move(ids))(index, *gpu, groups));
+    stream = gpu->CreateStream();
+    event = gpu->CreateEvent();
+    CollectiveSpec spec = AllReduceOf(2);
+    spec.devices = groups.front();
+    const int rank = groups.front()[0] == index ? 0 : 1;
+    ASSIGN_OR_RETURN(collective, communicator->Create(spec, rank, *stream, true));
+    return absl::OkStatus();
+  }
+
+  absl::Status Launch() {
+    void* const tensor = value.data();
+    const void* const input = tensor;
+    const absl::Status status =
+        collective->Launch({&input, &tensor, /*is_poisoned=*/false, kNoLaunch});
+    stream->Record(event.get());
+    return status;
+  }
+
+  std::unique_ptr<FakeGpu> gpu;
+  const uint32_t index;
+  std::vector<float> value = std::vector<float>(8, 1);
+  std::unique_ptr<Communicator> communicator;
+  std::unique_ptr<StreamCollective> collective;
+  std::unique_ptr<Event> event;
+  std::unique_ptr<Stream> stream;
+};
+
+// Two groups of the same devices. Where a device joins one after the other, only one order will do.
+TEST_F(NcclCommunicatorTest, ProcessesJoinTheirGroupsInOneOrder) {
+  const DeviceGroup forward = {0, 1};
+  const DeviceGroup backward = {1, 0};
+  for (const bool is_reversed : {false, true}) {
+    fake_.joins_one_by_one = true;
+    const std::shared_ptr<CommunicatorSource> maker = CreateSource();
+    const GroupIds ids = {{forward, *maker->CreateGroupId()}, {backward, *maker->CreateGroupId()}};
+    Process first(0);
+    Process second(1);
+    const absl::Duration timeout = is_reversed ? absl::Milliseconds(100) : absl::Seconds(60);
+    ASSERT_EQ(first.Run(ids, {forward, backward}, timeout), absl::OkStatus());
+    ASSERT_EQ(second.Run(ids,
+                         is_reversed ? std::vector<DeviceGroup>{backward, forward}
+                                     : std::vector<DeviceGroup>{forward, backward},
+                         timeout),
+              absl::OkStatus());
+    const absl::Status status = first.Launch();
+    if (is_reversed) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+      continue;
+    }
+    EXPECT_EQ(status, absl::OkStatus());
+    EXPECT_EQ(second.Launch(), absl::OkStatus());
+    EXPECT_EQ(WaitUntilDone(*first.stream, *first.event, kTimeoutNs), absl::OkStatus());
+    EXPECT_EQ(first.value[0], 2);
+    EXPECT_EQ(fake_.num_ids, 2);
+    EXPECT_EQ(fake_.num_inits, 4);
+  }
+  EXPECT_FALSE(fake_.was_blocking);
+}
+
+// Each process waits, and says which member waits in which group.
+TEST_F(NcclCommunicatorTest, AProcessThatDoesNotJoinEndsTheWait) {
+  const DeviceGroup group = {0, 1};
+  const GroupIds ids = {{group, *CreateSource()->CreateGroupId()}};
+  Process process(1);
+  ASSERT_EQ(process.Run(ids, {group}, absl::Milliseconds(50)), absl::OkStatus());
+  const absl::Status status = process.Launch();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::StartsWith("NCCL on device 1 in the group of 2 devices 0, 1: after 50ms, "
+                                    "not all of them have joined"));
+  EXPECT_EQ(fake_.num_aborts, 1);
+  EXPECT_EQ(process.Launch(), status);
+}
+
+// The end of the session ends the wait at once.
+TEST_F(NcclCommunicatorTest, ACancelledMemberWaitsNoMore) {
+  const DeviceGroup group = {0, 1};
+  const GroupIds ids = {{group, *CreateSource()->CreateGroupId()}};
+  Process process(0);
+  ASSERT_EQ(process.Run(ids, {group}, absl::Hours(1)), absl::OkStatus());
+  std::thread launch([&process] {
+    EXPECT_EQ(process.Launch(),
+              absl::CancelledError(
+                  "NCCL on device 0 in the group of 2 devices 0, 1: the session has ended"));
+  });
+  process.communicator->Cancel();
+  launch.join();
+  EXPECT_EQ(fake_.num_aborts, 1);
+}
+
+TEST_F(NcclCommunicatorTest, AGroupNeedsAnId) {
+  const DeviceGroup group = {0, 1};
+  const std::string id = *CreateSource()->CreateGroupId();
+  EXPECT_EQ(id.size(), sizeof(ncclUniqueId));
+  for (const GroupIds& ids :
+       {GroupIds(), GroupIds({{{0, 2}, id}}), GroupIds({{group, id.substr(1)}})}) {
+    EXPECT_EQ(
+        Process(0).Run(ids, {group}, absl::Seconds(60)),
+        absl::InvalidArgumentError("there is no unique id of NCCL for the group of devices 0, 1"));
+  }
+  EXPECT_EQ(Process(2).Run({{group, id}}, {group}, absl::Seconds(60)),
+            absl::InvalidArgumentError("device 2 is not in the group of devices 0, 1"));
+  EXPECT_EQ(fake_.num_inits, 0);
+}
+
+TEST_F(NcclCommunicatorTest, ASourceNamesTheVersionAndTheGpu) {
+  EXPECT_EQ(CreateSource()->name(), "NCCL 2.28.9");
+  EXPECT_EQ(CreateSource()->HardwareOf(3), "GPU 3");
 }
 
 TEST_F(NcclCommunicatorTest, AGroupHasOneCommunicator) {
-  const CollectiveSpec spec = AllReduce(3);
-  const std::unique_ptr<Members> members = Join(spec);
+  const CollectiveSpec spec = AllReduceOf(3);
+  const std::unique_ptr<StreamMembers> members = Join(spec);
   std::vector<std::unique_ptr<StreamCollective>> others;
   for (size_t rank = 0; rank < 3; ++rank) {
-    Member& member = (*members)[rank];
+    StreamMembers::Member& member = (*members)[rank];
     auto other = member.communicator->Create(spec, static_cast<int>(rank), *member.stream,
                                              /*tells_failures=*/true);
     ASSERT_TRUE(other.ok()) << other.status();
@@ -597,18 +706,19 @@ TEST_F(NcclCommunicatorTest, AGroupHasOneCommunicator) {
 // of rank 0, of the first and of the second.
 std::pair<float, float> SumsOfOppositeOrders() {
   const CommunicatorFactory factory = CreateNcclCommunicators(FakeApi(), {});
-  CollectiveSpec spec = AllReduce(2);
+  CollectiveSpec spec = AllReduceOf(2);
   struct Part {
     std::vector<float> value = std::vector<float>(8);
     std::unique_ptr<StreamCollective> collective;
     std::unique_ptr<Event> event;
     std::unique_ptr<Stream> stream;
   };
+  const DeviceGroup groups[] = {spec.devices};
   FakeGpu gpus[2];
   std::unique_ptr<Communicator> communicators[2];
   Part parts[2][2];  // by rank and collective
   for (int rank = 0; rank < 2; ++rank) {
-    communicators[rank] = *factory(static_cast<uint32_t>(rank), gpus[rank]);
+    communicators[rank] = *factory(static_cast<uint32_t>(rank), gpus[rank], groups);
     for (int c = 0; c < 2; ++c) {
       Part& part = parts[rank][c];
       part.value.assign(8, static_cast<float>((c + 1) * (rank == 0 ? 1 : 10)));
@@ -643,50 +753,12 @@ TEST_F(NcclCommunicatorTest, MatchesLaunchesByTheirOrder) {
   EXPECT_EQ(fake_.num_inits, 2);
 }
 
-// A group of a single device: what a job on one GPU can show of NCCL.
-TEST_F(NcclCommunicatorTest, OneRankIsAGroup) {
-  for (const CollectiveKind kind :
-       {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather,
-        CollectiveKind::kBroadcast, CollectiveKind::kAllToAll}) {
-    CollectiveSpec spec = AllReduce(1);
-    spec.kind = kind;
-    SCOPED_TRACE(testing::Describe(spec));
-    const std::unique_ptr<Members> members = Join(spec);
-    const std::vector<Bytes> inputs = RandomInputs(spec, 3);
-    EXPECT_EQ(members->RunOnce(inputs), testing::ReferenceCollective(spec, inputs));
-  }
-  const std::unique_ptr<Members> members = Join(AllReduce(1));
-  static_cast<FakeGpu&>(*(*members)[0].device).device_fault = 1;
-  members->LaunchAll();
-  members->AwaitAll();
-  EXPECT_NE((*members)[0].event->error(), nullptr);
-}
-
-TEST_F(NcclCommunicatorTest, APoisonedMemberIsToldToAllUntilTheReset) {
-  const std::unique_ptr<Members> members = Join(AllReduce(3));
-  members->LaunchAll(/*poisoned=*/1);
-  members->LaunchAll();  // a sound run does not hide it
-  members->AwaitAll();
-  for (const size_t rank : {0, 2}) {
-    const StreamError* error = (*members)[rank].event->error();
-    ASSERT_NE(error, nullptr) << rank;
-    EXPECT_EQ(error->status.code(), absl::StatusCode::kAborted);
-    EXPECT_EQ(error->launch, rank);
-  }
-  for (size_t rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ((*members)[rank].stream->Reset(), absl::OkStatus());
-  }
-  members->LaunchAll();
-  members->AwaitAll();
-  for (size_t rank = 0; rank < 3; ++rank) EXPECT_EQ((*members)[rank].event->error(), nullptr);
-}
-
 // NCCL's one call, and no copies.
 TEST_F(NcclCommunicatorTest, OneThatTellsNoFailuresExchangesNoFlags) {
   for (const bool tells_failures : {true, false}) {
     fake_.num_calls = 0;
-    const std::unique_ptr<Members> members =
-        Join(AllReduce(2), 2, absl::Seconds(60), tells_failures);
+    const std::unique_ptr<StreamMembers> members =
+        Join(AllReduceOf(2), 2, absl::Seconds(60), tells_failures);
     for (size_t rank = 0; rank < 2; ++rank) {
       static_cast<FakeStream&>(*(*members)[rank].stream).num_copies = 0;
     }
@@ -699,7 +771,7 @@ TEST_F(NcclCommunicatorTest, OneThatTellsNoFailuresExchangesNoFlags) {
 }
 
 TEST_F(NcclCommunicatorTest, AFaultOfADeviceIsToldToAll) {
-  const std::unique_ptr<Members> members = Join(AllReduce(2));
+  const std::unique_ptr<StreamMembers> members = Join(AllReduceOf(2));
   static_cast<FakeGpu&>(*(*members)[0].device).device_fault = 1;
   members->LaunchAll();
   members->AwaitAll();
@@ -708,19 +780,20 @@ TEST_F(NcclCommunicatorTest, AFaultOfADeviceIsToldToAll) {
 }
 
 TEST_F(NcclCommunicatorTest, AMemberThatDoesNotJoinEndsTheWait) {
-  const std::unique_ptr<Members> members = Join(AllReduce(3), 2, absl::Milliseconds(50));
+  const std::unique_ptr<StreamMembers> members = Join(AllReduceOf(3), 2, absl::Milliseconds(50));
   const absl::Status status = members->Launch(0);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   const std::string message(status.message());
-  EXPECT_THAT(message, ::testing::StartsWith(
-                           "NCCL, the devices 0, 1, 2: after 50ms, not all of them have joined"));
+  EXPECT_THAT(message,
+              ::testing::StartsWith("NCCL on device 0 in the group of 3 devices 0, 1, 2: after "
+                                    "50ms, not all of them have joined"));
   EXPECT_THAT(message, ::testing::HasSubstr("NCCL_DEBUG=INFO"));
   EXPECT_EQ(fake_.num_aborts, 1);
   EXPECT_EQ(members->Launch(0), status);
 }
 
 TEST_F(NcclCommunicatorTest, AnErrorThatComesLaterAbortsTheCommunicator) {
-  const std::unique_ptr<Members> members = Join(AllReduce(2));
+  const std::unique_ptr<StreamMembers> members = Join(AllReduceOf(2));
   members->LaunchAll();
   members->AwaitAll();
   fake_.async_error = ncclRemoteError;
@@ -732,16 +805,16 @@ TEST_F(NcclCommunicatorTest, AnErrorThatComesLaterAbortsTheCommunicator) {
 }
 
 TEST_F(NcclCommunicatorTest, AFailedLaunchAbortsTheCommunicator) {
-  const std::unique_ptr<Members> members = Join(AllReduce(2));
+  const std::unique_ptr<StreamMembers> members = Join(AllReduceOf(2));
   fake_.launch_error = ncclInvalidArgument;
   EXPECT_THAT(std::string(members->Launch(0).message()),
-              HasSubstr("NCCL, the devices 0, 1: launching: some error"));
+              HasSubstr("NCCL on device 0 in the group of 2 devices 0, 1: launching: some error"));
   EXPECT_EQ(fake_.num_aborts, 1);
 }
 
 // A member that waits on its device for one that is gone lets go when its communicator does.
 TEST_F(NcclCommunicatorTest, AbortsWhatWaitsForAMemberThatIsGone) {
-  const std::unique_ptr<Members> members = Join(AllReduce(2));
+  const std::unique_ptr<StreamMembers> members = Join(AllReduceOf(2));
   EXPECT_EQ(members->Launch(0), absl::OkStatus());
   EXPECT_FALSE((*members)[0].event->IsDone());
   (*members)[0].communicator = nullptr;
@@ -757,20 +830,18 @@ TEST_F(NcclCommunicatorTest, AbortsWhatWaitsForAMemberThatIsGone) {
 TEST_F(NcclCommunicatorTest, RefusesWhatItCannotDo) {
   const CommunicatorFactory factory = CreateNcclCommunicators(FakeApi(), {});
   const std::unique_ptr<Device> cpu = CreateCpuDevice(1);
-  const std::unique_ptr<Stream> stream = cpu->CreateStream();
-  auto communicator = factory(0, *cpu);
-  ASSERT_TRUE(communicator.ok());
-  EXPECT_EQ(
-      (*communicator)->Create(AllReduce(1), 0, *stream, /*tells_failures=*/true).status().code(),
-      absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(factory(0, *cpu, {}).status(),
+            absl::FailedPreconditionError("collectives of NCCL need GPUs, not a cpu device"));
   FakeGpu gpu;
   const std::unique_ptr<Stream> gpu_stream = gpu.CreateStream();
-  CollectiveSpec bools = AllReduce(1);
+  CollectiveSpec bools = AllReduceOf(1);
   bools.dtype = DType::kBool;
-  auto of_gpu = factory(0, gpu);
+  auto of_gpu = factory(0, gpu, {});
   ASSERT_TRUE(of_gpu.ok());
   EXPECT_EQ((*of_gpu)->Create(bools, 0, *gpu_stream, /*tells_failures=*/true).status(),
             absl::UnimplementedError("NCCL has no sums and products of bool"));
+  EXPECT_EQ((*of_gpu)->Create(AllReduceOf(1), 0, *gpu_stream, /*tells_failures=*/true).status(),
+            absl::FailedPreconditionError("device 0 has not joined the group of devices 0"));
 }
 
 TEST(NcclTest, TheLibraryIsLoadedOrMissed) {
@@ -780,52 +851,6 @@ TEST(NcclTest, TheLibraryIsLoadedOrMissed) {
   } else {
     EXPECT_EQ(system.status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(std::string(system.status.message()), HasSubstr("libnccl.so.2"));
-  }
-}
-
-// ---- With GPUs: one rank a GPU.
-
-// Runs where there is a single GPU, too.
-TEST(RealNcclTest, OneRankIsAGroup) {
-  const kernels::GpuSystem gpus = kernels::FindGpus();
-  if (!gpus.status.ok()) GTEST_SKIP() << gpus.status.message();
-  const absl::StatusOr<CommunicatorFactory> factory = CreateNcclCommunicators();
-  if (!factory.ok()) GTEST_SKIP() << factory.status().message();
-  for (const CollectiveKind kind :
-       {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter, CollectiveKind::kAllGather,
-        CollectiveKind::kBroadcast, CollectiveKind::kAllToAll}) {
-    CollectiveSpec spec = AllReduce(1);
-    spec.kind = kind;
-    spec.counts = {1 << 20};
-    SCOPED_TRACE(testing::Describe(spec));
-    Members members(
-        spec, *factory, [](int index) { return *kernels::CreateCudaDevice(index); }, 1);
-    for (uint64_t run = 0; run < 3; ++run) {
-      const std::vector<Bytes> inputs = RandomInputs(spec, run);
-      EXPECT_EQ(members.RunOnce(inputs), testing::ReferenceCollective(spec, inputs));
-    }
-  }
-}
-
-TEST(RealNcclTest, AgreesWithTheReference) {
-  const kernels::GpuSystem gpus = kernels::FindGpus();
-  if (!gpus.status.ok()) GTEST_SKIP() << gpus.status.message();
-  const absl::StatusOr<CommunicatorFactory> factory = CreateNcclCommunicators();
-  if (!factory.ok()) GTEST_SKIP() << factory.status().message();
-  std::mt19937_64 random(1);
-  for (int i = 0; i < 20; ++i) {
-    CollectiveSpec spec = testing::RandomCollective(random);
-    if (spec.devices.size() > gpus.gpus.size()) continue;
-    spec.dtype = DType::kI32;  // sums of floats have another association
-    spec.algorithm = CollectiveAlgorithm::kDirect;
-    spec.hosts.clear();
-    SCOPED_TRACE(testing::Describe(spec));
-    Members members(
-        spec, *factory, [](int index) { return *kernels::CreateCudaDevice(index); },
-        spec.devices.size());
-    const std::vector<Bytes> inputs = RandomInputs(spec, 100);
-    EXPECT_EQ(members.RunOnce(inputs), testing::ReferenceCollective(spec, inputs));
-    if (HasFailure()) return;
   }
 }
 

@@ -16,4 +16,9 @@ absl::StatusOr<CommunicatorFactory> CreateNcclCommunicators(const NcclOptions&) 
   return NotBuilt();
 }
 
+absl::StatusOr<std::shared_ptr<CommunicatorSource>> CreateNcclSource(
+    std::function<std::string(uint32_t index)>, const NcclOptions&) {
+  return NotBuilt();
+}
+
 }  // namespace penstock::transport

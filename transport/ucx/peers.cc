@@ -12,7 +12,7 @@
 namespace penstock::transport::ucx {
 namespace {
 
-// Before the kernel is asked about a peer: one answer may take its time.
+// Of silence, before the kernel is asked about the connection: a single answer may be late.
 constexpr uint32_t kSilentSeconds = 2;
 // How much longer a connection may take to be made, while hosts are busy with starting a job.
 constexpr int64_t kConnectPatience = 20;
@@ -132,7 +132,7 @@ bool Peers::CountSilence() {
       peer.needs_sign_of_life = false;
       continue;
     }
-    // Again and again: what was asked first may be confirmed before the link is cut.
+    // Repeatedly: the link may be cut after an earlier request was confirmed.
     peer.needs_sign_of_life |= ++peer.seconds_silent % 2 == 1 && !peer.is_connecting;
     needs_signs_of_life_ |= peer.needs_sign_of_life;
     is_any_silent |= peer.seconds_silent >= kSilentSeconds;

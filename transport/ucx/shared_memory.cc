@@ -162,7 +162,7 @@ uint64_t SharedMemory::Share(void* data, size_t num_bytes) {
   if (mmap(data, shared, PROT_READ | PROT_WRITE, flags, file, 0) == MAP_FAILED) {
     const int private_flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
     if (mmap(data, shared, PROT_READ | PROT_WRITE, private_flags, -1, 0) == MAP_FAILED) {
-      // The owner's pages are gone, and would fault without a reason.
+      // The pages are unmapped: this says more than the segmentation fault that would follow.
       std::fprintf(stderr, "penstock: the system does not map memory that it has unmapped: %s\n",
                    strerror(errno));
       std::abort();

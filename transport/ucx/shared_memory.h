@@ -3,8 +3,8 @@
 // A process keeps such memory in sealed memory files, and the directory of these files in another
 // one. The address of the process names the directory. A process of the same host that may open its
 // descriptors (the same user, process and IPC namespace) maps the directory and the regions
-// read-only. So exactly those can read the memory who could read it with a debugger. A file lives
-// as long as it is mapped, so the bytes of a dead peer stay readable.
+// read-only. Only processes that could also attach a debugger may do that. A file lives as long as
+// it is mapped, so the bytes of a dead peer stay readable.
 //
 // A place, which messages carry, is a region and an offset in it, as one number.
 

@@ -43,7 +43,7 @@ namespace penstock::transport::ucx {
 
 // Enough to keep a link of 10 Gbit/s busy during the round trip that starts a transfer.
 inline constexpr uint64_t kMaxBytesInFlight = 1 << 20;
-// However long they are: the second starts while the first ends.
+// Whatever their size, so that the link stays busy while the first one ends.
 inline constexpr uint32_t kMinChunksInFlight = 2;
 
 // An endpoint, which starts its transfers itself.

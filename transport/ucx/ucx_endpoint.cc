@@ -32,8 +32,8 @@ constexpr uint64_t kRemoteReceive = ~uint64_t{1};
 // Attempts to arm a worker that has something to do.
 constexpr int kArmRounds = 64;
 
-// How long closing waits: for the last acks to leave, which a peer that is gone prevents; and for
-// devices that may have begun to connect to this one.
+// How long Close waits: for the last acks to be flushed, which a dead peer prevents; and for
+// connections that other devices may have begun.
 constexpr std::chrono::milliseconds kFlushTimeout{200};
 constexpr std::chrono::milliseconds kUnknownTimeout{20};
 

@@ -1,5 +1,5 @@
-// Keeps UCX's log lines from the user, whom Penstock tells in its own words: the reason that UCX
-// gives for a failure becomes part of the error, and a warning is passed on under our name.
+// Captures UCX's log: the reason that UCX gives for a failure becomes part of the error, and a
+// warning is passed on under our name.
 //
 // Without this, UCX prints to standard output. A user who sets UCX_LOG_LEVEL gets the lines from
 // UCX as well.
