@@ -20,11 +20,11 @@ enum class ActsShape : uint8_t {
   kPhase,          // one phase; actor i reads what i - 1 and i - 2 wrote
   kCommunication,  // the same, while receives and an all_reduce are under way from the first, and
                    // arrive before the last
-  kStream,   // the same, launched on a device whose streams are asynchronous
-  kCredits,  // a phase F and a phase B, 4 micro-batches; every F actor has a channel to a B
-             // actor, and activations of 2 micro-batches are kept
-  kChain,    // a phase for every actor, joined to the next by one register; 2 micro-batches,
-             // so the second waits for credits
+  kStream,         // the same, launched on a device whose streams are asynchronous
+  kCredits,        // a phase F and a phase B, 4 micro-batches; every F actor has a channel to a B
+                   // actor, and activations of 2 micro-batches are kept
+  kChain,          // a phase for every actor, joined to the next by one register; 2 micro-batches,
+                   // so the second waits for credits
 };
 inline constexpr ActsShape kActsShapes[] = {ActsShape::kPhase, ActsShape::kCommunication,
                                             ActsShape::kStream, ActsShape::kCredits,

@@ -8,7 +8,7 @@ namespace penstock::cli {
 namespace {
 
 // For those that do not answer.
-constexpr absl::Duration kTimeout = absl::Milliseconds(300);
+constexpr absl::Duration kSampleTimeout = absl::Milliseconds(300);
 
 }  // namespace
 
@@ -22,7 +22,7 @@ MemorySampler::MemorySampler(std::shared_ptr<actors::Inspector> inspector, absl:
 MemorySampler::~MemorySampler() { Finish(); }
 
 void MemorySampler::Sample() {
-  const absl::StatusOr<actors::EngineSnapshot> snapshot = inspector_->Inspect(kTimeout);
+  const absl::StatusOr<actors::EngineSnapshot> snapshot = inspector_->Inspect(kSampleTimeout);
   if (!snapshot.ok()) return;
   const int64_t now_ns = SteadyClock().NowNs();
   const absl::MutexLock lock(&mutex_);

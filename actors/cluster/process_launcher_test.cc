@@ -27,12 +27,12 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kTimeout = absl::Seconds(20);
+constexpr absl::Duration kLaunchTimeout = absl::Seconds(20);
 
 class ProcessLauncherTest : public ::testing::Test {
  protected:
   absl::Status Launch(uint32_t rank, const std::string& command) {
-    return launcher_.Launch({rank, {"/bin/sh", "-c", command}, {}, {}}, kTimeout);
+    return launcher_.Launch({rank, {"/bin/sh", "-c", command}, {}, {}}, kLaunchTimeout);
   }
 
   void Tell(std::string event) {
@@ -45,7 +45,7 @@ class ProcessLauncherTest : public ::testing::Test {
       return !events_.empty() && events_.back() == last;
     };
     const absl::MutexLock lock(&mutex_);
-    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&is_there), kTimeout)) << last;
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&is_there), kLaunchTimeout)) << last;
     return events_;
   }
   int pid() {
@@ -93,7 +93,7 @@ TEST_F(ProcessLauncherTest, OneIsKilledWhenItIsTold) {
 }
 
 TEST_F(ProcessLauncherTest, WhatCannotBeLaunchedIsNamed) {
-  EXPECT_THAT(launcher_.Launch({1, {"/nowhere/node"}, {}, {}}, kTimeout).ToString(),
+  EXPECT_THAT(launcher_.Launch({1, {"/nowhere/node"}, {}, {}}, kLaunchTimeout).ToString(),
               HasSubstr("/nowhere/node: No such file"));
   EXPECT_EQ(Launch(1, "exit 0"), absl::OkStatus());
 }

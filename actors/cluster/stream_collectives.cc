@@ -10,7 +10,7 @@
 namespace penstock::actors {
 namespace {
 
-constexpr size_t kMaxNameBytes = 1024;
+constexpr size_t kMaxCollectiveNameBytes = 1024;
 // Far more than any plan has.
 constexpr unsigned kMaxGroups = 1 << 20;
 constexpr unsigned kMaxRuns = 1 << 24;
@@ -86,15 +86,15 @@ void WriteCommunicators(const NodeCommunicators& communicators,
 absl::StatusOr<NodeCommunicators> ReadCommunicators(control::Communicators::Reader reader,
                                                     uint32_t num_devices) {
   NodeCommunicators communicators;
-  communicators.name = TextOf(reader.getName(), kMaxNameBytes);
-  communicators.why_not = TextOf(reader.getWhyNot(), kMaxNameBytes);
+  communicators.name = TextOf(reader.getName(), kMaxCollectiveNameBytes);
+  communicators.why_not = TextOf(reader.getWhyNot(), kMaxCollectiveNameBytes);
   if (communicators.name.empty()) return communicators;
   // The size first: a list's elements may take no bytes in the message that names them.
   if (reader.getHardware().size() != num_devices) {
     return absl::InternalError("named the hardware of other devices than its own");
   }
   for (const auto hardware : reader.getHardware()) {
-    communicators.hardware.push_back(TextOf(hardware, kMaxNameBytes));
+    communicators.hardware.push_back(TextOf(hardware, kMaxCollectiveNameBytes));
   }
   return communicators;
 }

@@ -6,8 +6,8 @@
 //               supervisor ends the work that depended on the child: the job, the session, a run of
 //               steps or the writing of checkpoints
 //
-// A child that ends more often than `max_restarts` times in kRestartWindow escalates, and so does one
-// that cannot be started again.
+// A child that ends more often than `max_restarts` times in kRestartWindow escalates, and so does
+// one that cannot be started again.
 //
 // Thread rule: constants.
 

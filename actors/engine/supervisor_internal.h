@@ -27,8 +27,8 @@ struct ChildRecord {
   caf::actor actor;
   std::string name;
   Child child = Child::kDeviceExecutor;
-  // Starts another one in its place; called by the supervisor. Null: escalates, and so does one that
-  // throws or returns none.
+  // Starts another one in its place; called by the supervisor. Null: escalates, and so does one
+  // that throws or returns none.
   std::function<caf::actor()> restart;
 };
 
