@@ -82,7 +82,8 @@ TEST(BoxInTileTest, IsRelativeToTheTile) {
                                          {{-kFar, 6}, {1, 1}},
                                          {{4}, {1}},
                                          {{4, 6}, {1}}}) {
-    EXPECT_FALSE(BoxInTile(box, tile).ok()) << ToString(box.offset) << ToString(box.shape);
+    EXPECT_FALSE(BoxInTile(box, tile).ok())
+        << penstock::ToString(box.offset) << penstock::ToString(box.shape);
   }
 }
 
