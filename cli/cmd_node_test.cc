@@ -273,10 +273,10 @@ TEST_F(CmdNodeTest, WhatUcxRefusesIsExplained) {
     EXPECT_THAT(run.output(), HasSubstr(test.message));
     EXPECT_THAT(run.output(), Not(ContainsRegex("UCX +(WARN|ERROR)")));
   }
-  Program run({"/bin/sh", "-c", "ulimit -n 28 && exec \"$0\" \"$@\"", PENSTOCK_COMMAND, "run",
+  Program run({"/bin/sh", "-c", "ulimit -n 30 && exec \"$0\" \"$@\"", PENSTOCK_COMMAND, "run",
                Path("job.toml"), "--devices", "4", "--procs", "2"});
   EXPECT_EQ(run.AwaitEnd(), 1) << run.output();
-  EXPECT_THAT(run.output(), HasSubstr(" failed: a process here may open only 28 files; raise the "
+  EXPECT_THAT(run.output(), HasSubstr(" failed: a process here may open only 30 files; raise the "
                                       "limit with `ulimit -n 1024` (UCX: "));
   EXPECT_THAT(run.output(), Not(ContainsRegex("UCX +(WARN|ERROR)")));
 }
