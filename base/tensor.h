@@ -62,6 +62,7 @@ class Tensor {
 
   // The first element; null in a tensor without memory.
   void* data() { return data_.get(); }
+  // Const overload.
   const void* data() const { return data_.get(); }
 
   // The elements in row-major order. REQUIRES: DTypeOf<T>() == dtype().
@@ -69,6 +70,7 @@ class Tensor {
   T* As() {
     return reinterpret_cast<T*>(data_.get());
   }
+  // Const overload.
   template <typename T>
   const T* As() const {
     return reinterpret_cast<const T*>(data_.get());

@@ -472,7 +472,9 @@ void AddGenerateCommand(CLI::App& app, const Environment& environment, Action* a
   command->add_option("--procs", options->processes, "Processes (1)")
       ->option_text("N")
       ->check(AtLeast(1));
-  command->add_option("--threads", options->threads, "Threads of each device (an even share of the cores that it may use)")
+  command
+      ->add_option("--threads", options->threads,
+                   "Threads of each device (an even share of the cores that it may use)")
       ->option_text("N")
       ->check(AtLeast(1));
   command

@@ -36,8 +36,8 @@ absl::StatusOr<planner::PolicyRegistry> PoliciesOf(const Registries& registries,
 // As PoliciesOf; where that fails, as of a plan that is not the job's, the registered ones.
 planner::PolicyRegistry PoliciesOfRun(const Registries& registries, const Job& job);
 
-// The job's policy if that is a plug-in library which decides while the plan runs, for the processes
-// that run the plan; else empty.
+// The job's policy if that is a plug-in library which decides while the plan runs, for the
+// processes that run the plan; else empty.
 std::string PolicyLibraryOf(const Job& job, const planner::Plan& plan);
 
 // Gives the strategy what parallel.recompute says. An error: it says something else itself.

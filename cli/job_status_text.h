@@ -21,7 +21,7 @@ double BusyFraction(const actors::JobStatus& before, const actors::JobStatus& af
 // A stage between two looks. NaN: not known.
 struct StageRates {
   uint32_t num_devices = 0;
-  double busy = 0;                // mean of its devices
+  double busy = 0;  // mean of its devices
   // Of micro-batches that take longer than about half of the time between the looks, none may have
   // ended in it: then no rate is known.
   double microbatches_per_s = 0;  // likewise: each works on its part of a micro-batch

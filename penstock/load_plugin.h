@@ -1,5 +1,5 @@
-// Operators, kernels, models and policies from plug-in libraries (plugin.h), and policies from those
-// of planner/policy/policy_plugin.h.
+// Operators, kernels, models and policies from plug-in libraries (plugin.h), and policies from
+// those of planner/policy/policy_plugin.h.
 //
 // Thread rule: one thread, before others read the registries.
 
@@ -21,8 +21,9 @@ namespace penstock {
 // A policy of policy_plugin.h has the name `path`.
 //
 // kInvalidArgument: there is no such library, it cannot be loaded, exports neither penstock_plugin
-// nor penstock_policy_plugin, was built for another version of plugin.h or another release, or throws. An error of the plug-in
-// keeps its code. All begin with the path. After an error the registries may have a part of it.
+// nor penstock_policy_plugin, was built for another version of plugin.h or another release, or
+// throws. An error of the plug-in keeps its code. All begin with the path. After an error the
+// registries may have a part of it.
 //
 // The code of the library is trusted as the process itself is.
 absl::Status LoadPlugin(const std::string& path, Registries& registries);

@@ -82,6 +82,7 @@ memory_bytes_per_s = 8e11
 peak_flops_per_s = {f32 = 100e12}
 efficiency = [[1e9, 0.2], [1e11, 0.7]]
 launch_s = 2e-5
+step_s = 1e-2
 [[level]]
 name = "node"
 fan_out = 4

@@ -54,7 +54,7 @@ struct NodeOptions {
   // of a session have the same and each device has hardware of its own. Null: the host runs them,
   // and `no_communicators` says why.
   std::shared_ptr<transport::CommunicatorSource> communicators;
-  std::string no_communicators;
+  std::string no_communicators;  // why there are none, for the user
   // Told once the coordinator has admitted the node.
   std::function<void(const NodeDescription& node)> on_joined;
   // A file, as of StatusPort, where the node passes questions about the job on to the coordinator;
