@@ -96,7 +96,8 @@ TEST_F(LinkProbeTest, ANodeThatIsSilentEndsItInTime) {
   }
 }
 
-TEST(MeasureComputeRateTest, IsARate) { EXPECT_GT(MeasureComputeRate(1), 1e8); }
+// Loosely: under a sanitizer, beside other programs.
+TEST(MeasureComputeRateTest, IsARate) { EXPECT_GT(MeasureComputeRate(1), 1e6); }
 
 }  // namespace
 }  // namespace penstock::actors

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -116,7 +117,14 @@ class NodeSupervisorTest : public ::testing::Test {
   // On that of the launcher. REQUIRES: a command was launched.
   template <typename Work>
   void OnLauncher(Work work) {
-    launcher_loop_->executeSync([&work] { work(); });
+    // ThreadSanitizer does not see the lock of the library.
+    std::atomic<bool> is_begun = true;
+    std::atomic<bool> is_done = false;
+    launcher_loop_->executeSync([&] {
+      if (is_begun) work();
+      is_done = true;
+    });
+    ASSERT_TRUE(is_done);
   }
 
   static LaunchCommand CommandOf(uint32_t rank, std::vector<std::string> arguments) {
