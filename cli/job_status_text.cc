@@ -231,10 +231,6 @@ std::string StageTable(const std::vector<StageRates>& stages, size_t num_rows, i
   return text;
 }
 
-}  // namespace
-
-namespace {
-
 // Mean of the last steps; 0: not known.
 double SecondsOfMicrobatch(const JobStatus& status) {
   return status.step_time_s / static_cast<double>(std::max<int64_t>(status.microbatches, 1));

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/device.h"
+#include "base/start_thread.h"
 
 namespace penstock::cli {
 namespace {
@@ -14,10 +15,11 @@ constexpr absl::Duration kSampleTimeout = absl::Milliseconds(300);
 
 MemorySampler::MemorySampler(std::shared_ptr<actors::Inspector> inspector, absl::Duration interval,
                              size_t max_samples)
-    : inspector_(std::move(inspector)),
-      max_samples_(max_samples),
-      interval_(interval),
-      thread_([this] { Loop(); }) {}
+    : inspector_(std::move(inspector)), max_samples_(max_samples), interval_(interval) {
+  // Training goes on without samples where there is no thread for them.
+  auto thread = StartThread("samples of memory", [this] { Loop(); });
+  if (thread.ok()) thread_ = *std::move(thread);
+}
 
 MemorySampler::~MemorySampler() { Finish(); }
 
@@ -54,7 +56,7 @@ void MemorySampler::Loop() {
 MemorySamples MemorySampler::Finish() {
   if (!is_over_.HasBeenNotified()) {
     is_over_.Notify();
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
     Sample();
   }
   const absl::MutexLock lock(&mutex_);

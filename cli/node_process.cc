@@ -1,6 +1,5 @@
 #include "cli/node_process.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -114,7 +113,6 @@ NodeProcess::NodeProcess(Work work)
   }
   socket_ = ends[0];
   exit_fd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
-  if (exit_fd_ >= 0) (void)fcntl(exit_fd_, F_SETFD, FD_CLOEXEC);
 }
 
 NodeProcess::~NodeProcess() {

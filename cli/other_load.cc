@@ -1,6 +1,5 @@
 #include "cli/other_load.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,8 +10,10 @@
 #include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/device.h"
+#include "base/process_cores.h"
 #include "base/strings.h"
 
 namespace penstock::cli {
@@ -25,15 +26,9 @@ std::string ReadAll(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-std::set<int> CoresOfThisProcess() {
-  std::set<int> cores;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &set)) cores.insert(core);
-  }
-  return cores;
+std::set<int> AllowedCores() {
+  const std::vector<uint32_t> processors = CoresOfThisProcess().processors;
+  return {processors.begin(), processors.end()};
 }
 
 }  // namespace
@@ -73,7 +68,7 @@ OtherLoad::OtherLoad(std::vector<int64_t> own)
 
 OtherLoad::Ticks OtherLoad::Read() const {
   Ticks ticks;
-  ticks.busy = BusyTicks(ReadAll("/proc/stat"), CoresOfThisProcess());
+  ticks.busy = BusyTicks(ReadAll("/proc/stat"), AllowedCores());
   ticks.own = ProcessTicks(ReadAll("/proc/self/stat"));
   ticks.is_known = ticks.busy >= 0 && ticks.own >= 0;
   for (const int64_t process : own_) {

@@ -1,4 +1,4 @@
-// What a program prints that is done soon.
+// Runs a short program and returns what it prints.
 //
 // Thread rule: blocks its caller, for ten seconds at most.
 

@@ -46,7 +46,7 @@ CoreRates CoreRatesOf(const std::vector<actors::NodeDescription>& nodes,
     hosts[numbers.at(nodes[group.nodes[0]].host)].num_cores += group.num_cores;
   }
   for (const Host& host : hosts) {
-    result.rates.push_back(host.rate / static_cast<double>(host.num_cores));
+    result.rates.push_back(host.rate / static_cast<double>(std::max<int64_t>(host.num_cores, 1)));
   }
   return result;
 }

@@ -18,7 +18,7 @@ namespace penstock {
 // graphs, kernels and sessions hold objects whose code is in it. Loading it a second time is an
 // error: its names are taken.
 //
-// A policy of policy_plugin.h has the name `path`.
+// A library of policy_plugin.h adds one policy, whose name is `path`.
 //
 // kInvalidArgument: there is no such library, it cannot be loaded, exports neither penstock_plugin
 // nor penstock_policy_plugin, was built for another version of plugin.h or another release, or

@@ -143,6 +143,16 @@ class DurableOrderTest : public ::testing::Test {
     ASSERT_TRUE(committed.ok()) << committed.status();
   }
 
+  // Writes checkpoint 1, and then `second` beside it or in its place. Only the events of the second
+  // are left.
+  void WriteTwo(int64_t second, std::string* part) {
+    auto folder = CheckpointFolder::Open(path_, /*keep=*/1);
+    ASSERT_TRUE(folder.ok()) << folder.status();
+    Write(**folder, 1, part);
+    events_.clear();
+    Write(**folder, second, part);
+  }
+
   // What was written to `part` lies on the disk before it gets its name, and the name does before
   // anything is removed. Returns when the name lies there.
   size_t CheckCommit(const std::string& part, const std::string& folder, int64_t step) {
@@ -171,21 +181,17 @@ class DurableOrderTest : public ::testing::Test {
   }
 
   const testing::TempFolder temp_;
+  const std::string path_ = temp_.Path("checkpoints");
   std::vector<Event> events_;
 };
 
 TEST_F(DurableOrderTest, AnOldCheckpointGoesWhenTheNewOneLiesOnTheDisk) {
-  const std::string path = temp_.Path("checkpoints");
-  auto folder = CheckpointFolder::Open(path, /*keep=*/1);
-  ASSERT_TRUE(folder.ok()) << folder.status();
   std::string part;
-  Write(**folder, 1, &part);
-  events_.clear();
-  Write(**folder, 2, &part);
-  const size_t synced = CheckCommit(part, path, 2);
+  WriteTwo(2, &part);
+  const size_t synced = CheckCommit(part, path_, 2);
 
   // The old one loses its name, on the disk too, before its first file goes.
-  const size_t renamed = Find(Call::kRename, CheckpointFolder::PathOf(path, 1));
+  const size_t renamed = Find(Call::kRename, CheckpointFolder::PathOf(path_, 1));
   ASSERT_LT(renamed, events_.size());
   EXPECT_GT(renamed, synced);
   int num_removed = 0;
@@ -195,20 +201,15 @@ TEST_F(DurableOrderTest, AnOldCheckpointGoesWhenTheNewOneLiesOnTheDisk) {
     EXPECT_TRUE(IsIn(events_[i].path, events_[renamed].to) ||
                 events_[i].path == events_[renamed].to)
         << events_[i].path;
-    EXPECT_TRUE(IsSyncedBetween(path, renamed, i)) << events_[i].path;
+    EXPECT_TRUE(IsSyncedBetween(path_, renamed, i)) << events_[i].path;
   }
   EXPECT_GE(num_removed, 3);  // its files
 }
 
 TEST_F(DurableOrderTest, ACheckpointOfTheSameStepIsReplaced) {
-  const std::string path = temp_.Path("checkpoints");
-  auto folder = CheckpointFolder::Open(path, /*keep=*/1);
-  ASSERT_TRUE(folder.ok()) << folder.status();
   std::string part;
-  Write(**folder, 1, &part);
-  events_.clear();
-  Write(**folder, 1, &part);
-  CheckCommit(part, path, 1);
+  WriteTwo(1, &part);
+  CheckCommit(part, path_, 1);
   const auto num_removed =
       std::count_if(events_.begin(), events_.end(), [&part](const Event& event) {
         return event.call == Call::kRemove && IsIn(event.path, part);

@@ -123,15 +123,13 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   struct Node {
     NodeDescription description;
     bool has_joined = false;
-    bool is_launched = false;  // by this job
-    bool is_finished = false;  // the process that was launched
-    bool is_lost = false;      // its loss was told
-    // Somebody will report how its process has ended; that is waited for; it will not come any
-    // more.
-    bool is_watched = false;
-    bool is_end_awaited = false;
-    bool is_end_known = false;
-    uint64_t connection = 0;  // of the control port
+    bool is_launched = false;     // by this job
+    bool is_finished = false;     // the process that was launched
+    bool is_lost = false;         // its loss was told
+    bool is_watched = false;      // what has started it will report how it ended
+    bool is_end_awaited = false;  // its connection is closed, and the report has not come yet
+    bool is_end_known = false;    // it was reported, or the wait is over
+    uint64_t connection = 0;      // of the control port
     kj::Maybe<control::Node::Client> client;
     std::unique_ptr<Heartbeat> heartbeat;  // null where there is no client
     std::shared_ptr<NodeTraffic> traffic = std::make_shared<NodeTraffic>();

@@ -29,7 +29,7 @@ class ProcessNotes {
 
  private:
   struct Process {
-    bool is_out_of_memory = false;  // as the shell on its host has said that has run it
+    bool is_out_of_memory = false;  // the shell that ran it on its host has said so
     // Of the first node of a program such as ssh: its name, and what it or the node has printed
     // last.
     std::string starter;

@@ -64,8 +64,8 @@ struct HostParts {
   // Called, on any thread, when the session cannot go on because of an illegal choice of a policy
   // or the unexpected end of an actor. May be called several times.
   std::function<void(const absl::Status&)> on_failure;
-  bool is_oversubscribed =
-      false;  // the devices that use its cores have more threads than there are cores
+  // The devices that use the process's cores have more threads than there are cores.
+  bool is_oversubscribed = false;
 };
 
 class Host {

@@ -59,14 +59,15 @@ absl::StatusOr<std::shared_ptr<Inspection>> HostInspector::Begin() {
 absl::StatusOr<EngineSnapshot> HostInspector::Inspect(absl::Duration timeout) {
   // A device that was asked while it waited may have begun a long kernel before it could answer:
   // asked again, it is seen to compute.
-  constexpr absl::Duration kPatience = absl::Milliseconds(100);
+  absl::Duration patience = absl::Milliseconds(100);  // longer each time, for slow devices
   const absl::Time deadline = absl::Now() + timeout;
   EngineSnapshot snapshot;
   for (bool is_complete = false; !is_complete;) {
     ASSIGN_OR_RETURN(const std::shared_ptr<Inspection> inspection, Begin());
     const absl::Duration left = deadline - absl::Now();
-    snapshot.devices = inspection->Take(std::clamp(left, absl::ZeroDuration(), kPatience));
-    is_complete = inspection->IsComplete() || left <= kPatience;
+    snapshot.devices = inspection->Take(std::clamp(left, absl::ZeroDuration(), patience));
+    is_complete = inspection->IsComplete() || left <= patience;
+    patience *= 2;
   }
   snapshot.processes.push_back({.pid = getpid(),
                                 .host = HostName(),

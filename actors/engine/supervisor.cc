@@ -56,6 +56,9 @@ void Supervisor::OnDown(const caf::down_msg& message) {
   } catch (const std::exception& error) {
     Escalate(watched, StrCat(cause, ", and could not be started again: ", error.what()));
     return;
+  } catch (...) {
+    Escalate(watched, StrCat(cause, ", and could not be started again"));
+    return;
   }
   if (!watched.record.actor) {
     Escalate(watched, StrCat(cause, ", and could not be started again"));

@@ -35,6 +35,18 @@ TEST(TraceRingTest, DropsTheOldestWhenFull) {
   EXPECT_THAT(EndsOf(ring.Take()), ElementsAre(6, 7, 8));
 }
 
+TEST(TraceRingTest, KeepsTheOrderOfEventsThatEndTogether) {
+  TraceRing ring(3);
+  for (uint32_t actor = 0; actor < 5; ++actor) {
+    TraceEvent event = EventThatEnds(7);
+    event.actor = actor;
+    ring.Add(event);
+  }
+  std::vector<uint32_t> actors;
+  for (const TraceEvent& event : ring.Take()) actors.push_back(event.actor);
+  EXPECT_THAT(actors, ElementsAre(2, 3, 4));
+}
+
 TEST(TraceRingTest, BeginsAnewOnceTaken) {
   TraceRing ring(2);
   for (int64_t end = 1; end <= 3; ++end) ring.Add(EventThatEnds(end));

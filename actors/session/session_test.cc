@@ -546,27 +546,28 @@ TEST_F(SessionTest, StartedAndNeverRun) {
 
 // --- States that outlive a session ---------------------------------------------------------------
 
+double GradOfStep(Session& session, int step) {
+  const auto result = session.Run(FeedX(2, step));
+  EXPECT_TRUE(result.ok()) << result.status();
+  return result.ok() ? result->Find("grad")->As<double>()[3] : -1;
+}
+
 TEST_F(SessionTest, AnotherSessionGoesOnFromKeptStates) {
   const planner::Plan plan = DataParallelPlan(2, 2);
-  const auto run = [](Session& session, int step) {
-    const auto result = session.Run(FeedX(2, step));
-    EXPECT_TRUE(result.ok()) << result.status();
-    return result.ok() ? result->Find("grad")->As<double>()[3] : -1;
-  };
   std::vector<double> expected;
   {
     auto whole = Start(plan);
     ASSERT_TRUE(whole.ok()) << whole.status();
-    for (int step = 0; step < 4; ++step) expected.push_back(run(**whole, step));
+    for (int step = 0; step < 4; ++step) expected.push_back(GradOfStep(**whole, step));
   }
   {
     auto first = Start(plan);
     ASSERT_TRUE(first.ok()) << first.status();
-    for (int step = 0; step < 2; ++step) EXPECT_EQ(run(**first, step), expected[step]);
+    for (int step = 0; step < 2; ++step) EXPECT_EQ(GradOfStep(**first, step), expected[step]);
     const auto kept = (*first)->KeepStates(StateSelection::kAll);
     ASSERT_TRUE(kept.ok()) << kept.status();
     options_.states = *kept;
-    run(**first, 2);  // changes nothing that was kept
+    GradOfStep(**first, 2);  // changes nothing that was kept
   }
   // A session that fails has no effect on what was kept either.
   options_.max_memory_bytes = 1;
@@ -575,38 +576,33 @@ TEST_F(SessionTest, AnotherSessionGoesOnFromKeptStates) {
   for (int i = 0; i < 2; ++i) {
     auto next = Start(plan);
     ASSERT_TRUE(next.ok()) << next.status();
-    for (int step = 2; step < 4; ++step) EXPECT_EQ(run(**next, step), expected[step]);
+    for (int step = 2; step < 4; ++step) EXPECT_EQ(GradOfStep(**next, step), expected[step]);
   }
 }
 
 // One copy of the states, whichever of two sessions runs.
 TEST_F(SessionTest, TwoSessionsUseTheSameMemory) {
   const planner::Plan plan = DataParallelPlan(2, 2);
-  const auto run = [](Session& session, int step) {
-    const auto result = session.Run(FeedX(2, step));
-    EXPECT_TRUE(result.ok()) << result.status();
-    return result.ok() ? result->Find("grad")->As<double>()[3] : -1;
-  };
   std::vector<double> expected;
   auto whole = Start(plan);
   ASSERT_TRUE(whole.ok()) << whole.status();
-  for (int step = 0; step < 6; ++step) expected.push_back(run(**whole, step));
+  for (int step = 0; step < 6; ++step) expected.push_back(GradOfStep(**whole, step));
   EXPECT_FALSE((*whole)->shares_memory());
 
   const uint64_t num_bytes = MemoryOfAll(plan);
   auto first = Start(plan);
   ASSERT_TRUE(first.ok()) << first.status();
-  for (int step = 0; step < 2; ++step) EXPECT_EQ(run(**first, step), expected[step]);
+  for (int step = 0; step < 2; ++step) EXPECT_EQ(GradOfStep(**first, step), expected[step]);
   options_.memory_of = first->get();
   options_.max_memory_bytes = 2 * num_bytes - 1;  // not enough for two
   auto second = Start(plan);
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_TRUE((*second)->shares_memory());
-  EXPECT_EQ(run(**second, 2), expected[2]);
-  EXPECT_EQ(run(**first, 3), expected[3]);
-  EXPECT_EQ(run(**second, 4), expected[4]);
+  EXPECT_EQ(GradOfStep(**second, 2), expected[2]);
+  EXPECT_EQ(GradOfStep(**first, 3), expected[3]);
+  EXPECT_EQ(GradOfStep(**second, 4), expected[4]);
   first->reset();  // the memory stays
-  EXPECT_EQ(run(**second, 5), expected[5]);
+  EXPECT_EQ(GradOfStep(**second, 5), expected[5]);
 }
 
 // What cannot share counts what the other one has.

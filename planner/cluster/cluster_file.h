@@ -10,7 +10,7 @@
 //   peak_flops_per_s = {f32 = 19.5e12, bf16 = 312e12}  # by dtype
 //   efficiency = [[1e6, 0.1], [1e12, 0.7]]             # flops of an operation, part of the peak
 //   launch_s = 5e-6               # of the host, for a kernel, which runs ahead; left out: nothing
-//   step_s = 1e-3                 # of the host, between two steps; left out: nothing
+//   step_s = 1e-3                 # of the host, between two steps; not in simulations
 //   host_link_bytes_per_s = 32e9  # in each direction; left out: it works in its host's memory
 //   host_memory_bytes = 274_877_906_944  # of it, for a device; left out: not limited
 //

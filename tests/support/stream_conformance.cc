@@ -210,7 +210,7 @@ TEST_P(StreamConformance, AgreesWithTheReference) {
     }
     ++num_checked;
   }
-  if (num_checked == 0) Make(2, {{0, 1}});  // which says why
+  if (num_checked == 0) Make(2, {{0, 1}});  // skips, and says why
 }
 
 // What a job on one device can show.

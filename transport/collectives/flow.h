@@ -3,7 +3,8 @@
 //
 // The chunks of a flow are listed when it is constructed; a run only walks the list. A chunk may
 // have to wait until another flow of the same rank has finished a number of its chunks. These
-// dependencies make pipelining, forwarding and safe overwriting.
+// dependencies give pipelining and forwarding, and keep memory from being overwritten while it is
+// still needed.
 //
 // Example: rank 1 of a broadcast chain 0 -> 1 -> 2 with two chunks has
 //   receive from 0: chunk 0 -> output[0..), chunk 1 -> output[k..)

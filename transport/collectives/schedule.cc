@@ -22,8 +22,8 @@ constexpr int64_t kRingLanes = 2;
 // itself.
 constexpr int64_t kScratchSlots = 2;
 
-// Up to so much data of all ranks together, if a chunk holds what a rank has, each rank of a direct
-// all_reduce reduces all of it itself: latency is longer than the transfer.
+// If a chunk holds a rank's data and all ranks together have at most this much, each rank of a
+// direct all_reduce reduces everything itself: at such sizes latency outweighs the transfer.
 constexpr int64_t kWholeBytes = 64 << 10;
 
 int64_t ChunkElements(const CollectiveSpec& spec) {

@@ -572,7 +572,7 @@ TEST_F(NcclCommunicatorTest, CommunicatorsDoNotBlockAndAreAborted) {
 struct Process {
   explicit Process(uint32_t index) : gpu(std::make_unique<FakeGpu>()), index(index) {}
 
-  // Joins the groups, and launches a collective of the first of them.
+  // Joins the groups, and creates a collective of the first of them.
   absl::Status Run(GroupIds ids, const std::vector<DeviceGroup>& groups, absl::Duration timeout) {
     const std::shared_ptr<CommunicatorSource> source = CreateSource({.timeout = timeout});
     ASSIGN_OR_RETURN(communicator, source->CreateFactory(std::move(ids))(index, *gpu, groups));

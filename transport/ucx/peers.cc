@@ -12,7 +12,7 @@
 namespace penstock::transport::ucx {
 namespace {
 
-// Of silence, before the kernel is asked about the connection: a single answer may be late.
+// Of silence, before the system is asked about the connection: a single answer may be late.
 constexpr uint32_t kSilentSeconds = 2;
 // How much longer a connection may take to be made, while hosts are busy with starting a job.
 constexpr int64_t kConnectPatience = 20;
