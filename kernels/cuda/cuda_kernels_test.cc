@@ -14,6 +14,7 @@
 #include "kernels/cuda/box_plan.h"
 #include "kernels/cuda/contraction_plan.h"
 #include "kernels/cuda/cuda_kernel.h"
+#include "kernels/cuda/embedding_grad.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/tensor_attention.h"
 #include "kernels/gpu.h"
@@ -74,6 +75,16 @@ TEST(LaunchShapeTest, ScattersFillTheDeviceThenGoOverTheirIndicesLessOften) {
   EXPECT_EQ(ScatterLaunchOf(8, 2048, 100).rows, 8);
   EXPECT_EQ(ScatterLaunchOf(1, 10, 1).shape.threads_x, 32u);
   EXPECT_TRUE(IsLaunchable(ScatterLaunchOf(1, 1 << 20, 1 << 20).shape));
+}
+
+// Few rows have a part each, and a vocabulary is not gone over more often than devices need.
+TEST(LaunchShapeTest, EmbeddingsAreDividedIntoEnoughParts) {
+  EXPECT_EQ(EmbeddingPartsOf(256).parts, 256);
+  EXPECT_EQ(EmbeddingPartsOf(1100).parts, 550);
+  EXPECT_EQ(EmbeddingPartsOf(50257).shift, 5);
+  EXPECT_EQ(EmbeddingPartsOf(50257).parts, 1571);
+  EXPECT_EQ(EmbeddingPartsOf(0).parts, 0);
+  EXPECT_EQ(EmbeddingGradWorkspaceBytes(1100, 7), 8u * (2 * 550 + 7));
 }
 
 TEST(LaunchShapeTest, AttentionFitsInSharedMemoryAtEveryWidth) {

@@ -23,7 +23,8 @@ struct EpiloguePlan {
   int alignment = 1;  // bytes that have to divide all addresses
 };
 
-// Of einsum_bias, einsum_bias_gelu or einsum_gelu_grad. None: it takes several launches.
+// Of einsum_bias, einsum_bias_gelu or einsum_gelu_grad. None: it takes several launches, or they
+// are faster.
 std::optional<EpiloguePlan> PlanEpilogue(const KernelSpec& spec);
 
 }  // namespace penstock::kernels::cuda

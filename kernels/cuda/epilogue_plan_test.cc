@@ -66,6 +66,16 @@ TEST(EpiloguePlanTest, WhatTheGradientReadsHasAlignedColumns) {
   EXPECT_FALSE(plan(5, 3, 8).has_value());   // 12 bytes between rows of the first operand
 }
 
+TEST(EpiloguePlanTest, LongSumsAreFasterWithoutTheGradientOfGelu) {
+  const auto plan = [](int64_t k, TensorType (*type)(Shape)) {
+    return PlanEpilogue(
+        Spec("einsum_gelu_grad", "mk,kn->mn", {type({8, k}), type({k, 16}), type({8, 16})}));
+  };
+  EXPECT_TRUE(plan(3072, BF16).has_value());
+  EXPECT_FALSE(plan(4096, BF16).has_value());
+  EXPECT_TRUE(plan(4096, F32).has_value());
+}
+
 // The vector of a bias may lie anywhere, as long as its elements do.
 TEST(EpiloguePlanTest, ABiasNeedsTheAlignmentOfItsMatrices) {
   const auto plan =

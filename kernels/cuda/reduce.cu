@@ -2,7 +2,6 @@
 
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/scalar_functions.h"
-#include "kernels/cuda/scatter.h"
 #include "kernels/cuda/simt.h"
 
 namespace penstock::kernels::cuda {
@@ -368,40 +367,6 @@ LaunchResult Fold(StreamHandle stream, const ReduceLoops& loops, const ReduceRes
   return FoldParts<T, F>(stream, of_parts, 1, result, ElementTerm<T>{folds}, y);
 }
 
-// See ScatterLaunch. The sums of a row have the order of the ids.
-template <typename T, typename R>
-__global__ void __launch_bounds__(kScatterThreads)
-    EmbeddingGradKernel(EmbeddingGradParams params, int rows_a_block, const T* dy, R* y) {
-  __shared__ float sums[kMaxScatterRows][kScatterThreads];
-  const int own = static_cast<int>(threadIdx.x);
-  const int64_t column = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * rows_a_block;
-  for (int64_t first = static_cast<int64_t>(blockIdx.x) * rows_a_block; first < params.rows;
-       first += stride) {
-    for (int r = 0; r < rows_a_block; ++r) sums[r][own] = 0;
-    const bool checks = first == 0 && blockIdx.y == 0;
-    // The rows of a table are valid ids, so ids of a block's rows need no other test. A block may
-    // have sums behind the last row, which it drops.
-    const auto find = [&](int64_t i, int64_t step, int(&rows)[kScatterIndices]) {
-      int64_t ids[kScatterIndices];
-      LoadIndices(params.ids, i, step, params.count, ids);
-      for (int k = 0; k < kScatterIndices; ++k) {
-        rows[k] = -1;
-        if (i + k * step >= params.count) continue;
-        const int64_t row = ids[k] - params.first - first;
-        if (row >= 0 && row < rows_a_block) rows[k] = static_cast<int>(row);
-        if (checks) CheckIndex(params.site, ids[k], params.limit);
-      }
-    };
-    const auto load = [&](int64_t i) { return Widen(dy[i * params.width + column]); };
-    ScatterAdd(params.count, column < params.width, find, load, sums);
-    if (column >= params.width) continue;
-    for (int r = 0; r < rows_a_block && first + r < params.rows; ++r) {
-      Put(params.adds, sums[r][own], y + (first + r) * params.width + column);
-    }
-  }
-}
-
 }  // namespace
 
 int64_t NumMatrixParts(int64_t rows, int64_t columns) {
@@ -470,14 +435,6 @@ LaunchResult LaunchNormWeightGrad(StreamHandle stream, int64_t rows, int64_t col
                           : fold(NormWeightsOfColumns<false, T>{dy, x, mean, rstd});
 }
 
-template <typename T, typename R>
-LaunchResult LaunchEmbeddingGrad(StreamHandle stream, const EmbeddingGradParams& params,
-                                 const T* dy, R* y) {
-  if (params.rows == 0 || params.width == 0) return 0;
-  const ScatterLaunch launch = ScatterLaunchOf(1, params.rows, params.width);
-  return Launch(&EmbeddingGradKernel<T, R>, launch.shape, stream, params, launch.rows, dy, y);
-}
-
 // ---- Instances.
 
 template LaunchResult LaunchReduce(StreamHandle, FoldOp, const ReduceLoops&, const ReduceResult&,
@@ -517,16 +474,5 @@ template LaunchResult LaunchNormWeightGrad(StreamHandle, int64_t, int64_t, const
 template LaunchResult LaunchNormWeightGrad(StreamHandle, int64_t, int64_t, const ReduceResult&,
                                            const Float16*, const Float16*, const float*,
                                            const float*, float*, float*, void*);
-
-template LaunchResult LaunchEmbeddingGrad(StreamHandle, const EmbeddingGradParams&, const float*,
-                                          float*);
-template LaunchResult LaunchEmbeddingGrad(StreamHandle, const EmbeddingGradParams&, const BFloat16*,
-                                          BFloat16*);
-template LaunchResult LaunchEmbeddingGrad(StreamHandle, const EmbeddingGradParams&, const BFloat16*,
-                                          float*);
-template LaunchResult LaunchEmbeddingGrad(StreamHandle, const EmbeddingGradParams&, const Float16*,
-                                          Float16*);
-template LaunchResult LaunchEmbeddingGrad(StreamHandle, const EmbeddingGradParams&, const Float16*,
-                                          float*);
 
 }  // namespace penstock::kernels::cuda

@@ -85,22 +85,6 @@ LaunchResult LaunchNormWeightGrad(StreamHandle stream, int64_t rows, int64_t col
                                   void* workspace);
 size_t NormWeightGradWorkspaceBytes(int64_t rows, int64_t columns, bool has_bias);
 
-// y[row] = the sum of dy[i] over the i with ids[i] - first == row, in their order, plus y[row] with
-// `adds`. Ids outside [0, limit) are reported.
-struct EmbeddingGradParams {
-  int64_t count = 0;  // of ids
-  int64_t width = 0;
-  int64_t rows = 0;
-  int64_t first = 0;
-  int64_t limit = 0;
-  bool adds = false;
-  Indices ids;
-  FaultSite site;
-};
-template <typename T, typename R>
-LaunchResult LaunchEmbeddingGrad(StreamHandle stream, const EmbeddingGradParams& params,
-                                 const T* dy, R* y);
-
 }  // namespace penstock::kernels::cuda
 
 #endif  // PENSTOCK_KERNELS_CUDA_REDUCE_H_

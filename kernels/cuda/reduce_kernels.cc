@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_kernel.h"
+#include "kernels/cuda/embedding_grad.h"
 #include "kernels/cuda/reduce.h"
 
 namespace penstock::kernels::cuda {
@@ -177,8 +178,8 @@ KernelOr CreateEmbeddingGrad(const KernelSpec& spec, Device&, Stream& stream) {
           run.adds = AddsToResults(spec, args);
           run.ids.data = args.inputs[1];
           run.site = SiteOf(args, to);
-          return Launched(
-              spec, LaunchEmbeddingGrad(to.handle(), run, Input<T>(args, 0), Output<R>(args, 0)));
+          return Launched(spec, LaunchEmbeddingGrad(to.handle(), run, Input<T>(args, 0),
+                                                    Output<R>(args, 0), args.workspace));
         });
       });
 }
@@ -201,7 +202,13 @@ void AddReduceKernels(KernelRegistry* registry) {
   AddKernel(registry, "layer_norm_weight_grad", NormWeightGradDef<true>());
   AddKernel(registry, "rms_norm_weight_grad", NormWeightGradDef<false>());
   AddKernel(registry, "embedding_grad",
-            {.create = CreateEmbeddingGrad, .supports_accumulate = true});
+            {.workspace_bytes =
+                 [](const KernelSpec& spec, int) {
+                   return EmbeddingGradWorkspaceBytes(spec.outputs[0].shape[0],
+                                                      spec.inputs[1].num_elements());
+                 },
+             .create = CreateEmbeddingGrad,
+             .supports_accumulate = true});
 }
 
 }  // namespace penstock::kernels::cuda

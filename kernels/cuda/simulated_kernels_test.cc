@@ -24,6 +24,7 @@
 #include "kernels/cuda/cuda_kernel.h"
 #include "kernels/cuda/draws.cu"
 #include "kernels/cuda/elementwise.cu"
+#include "kernels/cuda/embedding_grad.cu"
 #include "kernels/cuda/images.cu"
 #include "kernels/cuda/optimizers.cu"
 #include "kernels/cuda/reduce.cu"

@@ -349,6 +349,7 @@ inline unsigned __ballot_sync(unsigned, int value) {
   return penstock::kernels::cuda::simulated::running_block->Ballot(value != 0);
 }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline void __threadfence_system() {}
 template <typename T>
 T __shfl_xor_sync(unsigned, T value, int mask) {

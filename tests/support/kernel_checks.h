@@ -258,6 +258,7 @@ inline void AddLargeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>
   // Tables of so many rows that a block takes several.
   add("embedding_grad", {{"rows", 70000}}, {F32({300, 1}), I64({300})}, {{-1, 1}, {69000, 70000}});
   add("embedding_grad", {{"rows", 9000}}, {F32({300, 35}), I64({300})}, {{-1, 1}, {0, 30}});
+  add("embedding_grad", {{"rows", 1100}}, {F32({1100, 40}), I64({1100})}, {{-1, 1}, {0, 1100}});
   add("dispatch", {{"experts", 4}, {"capacity", 4200}},
       {F32({2, 30, 3}), I64({2, 30, 2}), F32({2, 30, 2})}, {{-1, 1}, {-3, 60}, {0, 1}});
   add("dropout", {{"rate", 0.3}, {"stream", 5}}, {F32({8, 64})}).tolerance = 0;
