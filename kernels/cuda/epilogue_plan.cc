@@ -4,6 +4,7 @@
 
 #include "kernels/contraction_indices.h"
 #include "kernels/cuda/contraction_plan.h"
+#include "kernels/kernel_sequence.h"
 
 namespace penstock::kernels::cuda {
 namespace {
@@ -19,10 +20,12 @@ bool HasSecondResult(const KernelSpec& spec) {
 // kNone where the vector is no column of C as the library sees it.
 BlasEpilogue EpilogueOf(const KernelSpec& spec, const BlasLayout& layout) {
   if (spec.op == "einsum_gelu_grad") return BlasEpilogue::kGeluGrad;
+  const bool has_r = spec.inputs.size() > 3;
+  if (spec.op == "einsum_bias" && !has_r && HasWholeBias(spec)) return BlasEpilogue::kAdd;
   if (!layout.is_swapped || layout.rows != spec.inputs[2].num_elements()) {
     return BlasEpilogue::kNone;
   }
-  if (spec.op == "einsum_bias") return BlasEpilogue::kBias;
+  if (spec.op == "einsum_bias") return has_r ? BlasEpilogue::kBiasAdd : BlasEpilogue::kBias;
   return HasSecondResult(spec) ? BlasEpilogue::kBiasGeluAux : BlasEpilogue::kBiasGelu;
 }
 
