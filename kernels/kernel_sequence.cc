@@ -97,15 +97,21 @@ absl::StatusOr<std::unique_ptr<Kernel>> CreateSequence(const FindKernel& find,
 
 }  // namespace
 
+bool HasWholeBias(const KernelSpec& spec) { return spec.inputs[2].shape == spec.outputs[0].shape; }
+
 absl::StatusOr<std::vector<KernelStep>> EpilogueSteps(const KernelSpec& spec) {
   constexpr StepTensor kThird = {false, 2};
+  constexpr StepTensor kFourth = {false, 3};
   constexpr StepTensor kResult = {true, 0};
   constexpr StepTensor kSecondResult = {true, 1};
   const bool has_second = spec.outputs.size() > 1 && spec.outputs[1].is_bound;
   Steps steps(spec);
-  if (spec.op == "einsum_bias") {
+  if (spec.op == "einsum_bias" && spec.inputs.size() > 3) {
+    steps.Add("einsum_bias", spec.attributes, {{false, 0}, {false, 1}, kThird}, kResult);
+    steps.Add("add", {}, {kResult, kFourth}, kResult);
+  } else if (spec.op == "einsum_bias") {
     steps.AddProduct(kResult);
-    steps.Add("bias_add", {}, {kResult, kThird}, kResult);
+    steps.Add(HasWholeBias(spec) ? "add" : "bias_add", {}, {kResult, kThird}, kResult);
   } else if (spec.op == "einsum_bias_gelu" && has_second) {
     steps.AddProduct(kSecondResult);
     steps.Add("bias_add", {}, {kSecondResult, kThird}, kSecondResult);

@@ -33,8 +33,13 @@ struct KernelStep {
 // another operator.
 //
 // Example: einsum_bias_gelu(x, w, b) -> y, z with z bound is einsum(x, w) -> z, bias_add(z, b) ->
-// z, gelu(z) -> y; without z it is einsum(x, w) -> y, bias_gelu(y, b) -> y.
+// z, gelu(z) -> y; without z it is einsum(x, w) -> y, bias_gelu(y, b) -> y. einsum_bias(x, w, b, r)
+// -> y is einsum_bias(x, w, b) -> y, add(y, r) -> y.
 absl::StatusOr<std::vector<KernelStep>> EpilogueSteps(const KernelSpec& spec);
+
+// Whether operand 2 of einsum_bias has an element for each of the result: it is added like operand
+// 3, not repeated.
+bool HasWholeBias(const KernelSpec& spec);
 
 // The definition of a kernel by name; null: there is none.
 using FindKernel = std::function<const KernelDef*(const std::string& op)>;

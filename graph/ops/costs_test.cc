@@ -186,8 +186,14 @@ const std::map<std::string, Expectation, std::less<>>& Expectations() {
          return 2 * c.operand(0) * static_cast<double>(c.results[0].shape.back());
        }}},
       {"einsum", {EinsumFlops}},
-      // The bias has the columns of the product; operand 0 has a row for each sum.
-      {"einsum_bias", {[](const Case& c) { return 2 * c.operand(0) * c.operand(2) + c.result(); }}},
+      // Operand 0 has a row for each sum, operand 1 all columns of the product. What is added has
+      // an element for each of the result.
+      {"einsum_bias", {[](const Case& c) {
+         const auto terms = static_cast<double>(c.operands[0].shape.back());
+         return 2 * c.operand(0) * c.operand(1) / terms +
+                static_cast<double>(c.operands.size() - 2) * c.result();
+       }}},
+      // The bias has the columns of the product.
       {"einsum_bias_gelu",
        {[](const Case& c) { return 2 * c.operand(0) * c.operand(2) + 16 * c.result(); }}},
       {"einsum_gelu_grad", {[](const Case& c) {
@@ -203,11 +209,15 @@ const std::map<std::string, Expectation, std::less<>>& Expectations() {
 
       {"softmax", EachOperand(1 + 1 + 8 + 1 + 1)},  // max, minus it, exp, sum, scale
       {"softmax_grad", EachOperand(4)},
-      {"layer_norm", EachOperand(1 + 3 + 4)},          // mean, variance, result
-      {"layer_norm_grad", EachOperand(2 + 5 + 7)},     // mean(g), mean(g z), result
+      {"layer_norm", EachOperand(1 + 3 + 4)},   // mean, variance, result
+      {"layer_norm_grad", {[](const Case& c) {  // mean(g), mean(g z), result, addend
+         return (2 + 5 + 7 + (c.operands.size() > 5 ? 1 : 0)) * c.operand(0);
+       }}},
       {"layer_norm_weight_grad", EachOperand(4 + 1)},  // scale, bias
       {"rms_norm", EachOperand(2 + 2)},                // mean square, result
-      {"rms_norm_grad", EachOperand(4 + 5)},           // mean(g z), result
+      {"rms_norm_grad", {[](const Case& c) {           // mean(g z), result, addend
+         return (4 + 5 + (c.operands.size() > 4 ? 1 : 0)) * c.operand(0);
+       }}},
       {"rms_norm_weight_grad", EachOperand(3)},
       {"rotary", EachResult(3)},
       {"embedding",

@@ -22,12 +22,16 @@ KernelDef EpilogueKernel() {
   };
   using Def = KernelDef;
   // clang-format off
+  extern Def AddKernel(); add("add", AddKernel());
   extern Def BiasAddKernel(); add("bias_add", BiasAddKernel());
   extern Def BiasGeluKernel(); add("bias_gelu", BiasGeluKernel());
   extern Def EinsumKernel(); add("einsum", EinsumKernel());
   extern Def GeluKernel(); add("gelu", GeluKernel());
   extern Def GeluGradKernel(); add("gelu_grad", GeluGradKernel());
   // clang-format on
+  // einsum_bias is also a step of itself, with one operand less.
+  const auto basic = std::make_shared<const KernelRegistry>(*steps);
+  add("einsum_bias", SequenceDef([basic](const std::string& op) { return basic->Find(op); }));
   return SequenceDef([steps](const std::string& op) { return steps->Find(op); });
 }
 

@@ -4,7 +4,8 @@
 namespace penstock::kernels {
 namespace {
 
-// With h = (x - mean) rstd and g = dy scale: dx = rstd (g - mean(g) - h mean(g h)).
+// With h = (x - mean) rstd and g = dy scale: dx = rstd (g - mean(g) - h mean(g h)), and the
+// addend.
 template <typename T>
 class LayerNormGrad : public CpuKernel {
  public:
@@ -15,10 +16,12 @@ class LayerNormGrad : public CpuKernel {
     const int64_t n = rows_.size;
     const double share = 1.0 / static_cast<double>(n);
     const T* scale = Input<T>(args, 2);
+    const T* addend = args.inputs.size() > 5 ? Input<T>(args, 5) : nullptr;
     pool_.ParallelFor(rows_.count, GrainRows(n), [&](int64_t begin, int64_t end, int) {
       for (int64_t row = begin; row < end; ++row) {
         const T* dy = Input<T>(args, 0) + row * n;
         const T* x = Input<T>(args, 1) + row * n;
+        T* dx = Output<T>(args, 0) + row * n;
         const auto m = Splat(Input<Arith<T>>(args, 3)[row]);
         const auto r = Splat(Input<Arith<T>>(args, 4)[row]);
         const double sum_g = SumOf<T>(
@@ -29,7 +32,12 @@ class LayerNormGrad : public CpuKernel {
         const auto mean_gh = Splat(static_cast<Arith<T>>(sum_gh * share));
         Map(
             n, [&](auto d, auto s, auto v) { return r * (d * s - mean_g - (v - m) * r * mean_gh); },
-            Output<T>(args, 0) + row * n, dy, scale, x);
+            dx, dy, scale, x);
+        // In a pass of its own, so that the sum has the bits of the operator `add`.
+        if (addend != nullptr) {
+          Map(
+              n, [](auto d, auto a) { return d + a; }, dx, dx, addend + row * n);
+        }
       }
     });
     return absl::OkStatus();

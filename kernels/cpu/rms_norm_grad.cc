@@ -4,7 +4,7 @@
 namespace penstock::kernels {
 namespace {
 
-// With h = x rstd and g = dy scale: dx = rstd (g - h mean(g h)).
+// With h = x rstd and g = dy scale: dx = rstd (g - h mean(g h)), and the addend.
 template <typename T>
 class RmsNormGrad : public CpuKernel {
  public:
@@ -15,17 +15,24 @@ class RmsNormGrad : public CpuKernel {
     const int64_t n = rows_.size;
     const double share = 1.0 / static_cast<double>(n);
     const T* scale = Input<T>(args, 2);
+    const T* addend = args.inputs.size() > 4 ? Input<T>(args, 4) : nullptr;
     pool_.ParallelFor(rows_.count, GrainRows(n), [&](int64_t begin, int64_t end, int) {
       for (int64_t row = begin; row < end; ++row) {
         const T* dy = Input<T>(args, 0) + row * n;
         const T* x = Input<T>(args, 1) + row * n;
+        T* dx = Output<T>(args, 0) + row * n;
         const auto r = Splat(Input<T>(args, 3)[row]);
         const double sum_gh = SumOf<T>(
             n, [&](auto d, auto s, auto v) { return d * s * (v * r); }, dy, scale, x);
         const auto mean_gh = Splat(static_cast<T>(sum_gh * share));
         Map(
-            n, [&](auto d, auto s, auto v) { return r * (d * s - v * r * mean_gh); },
-            Output<T>(args, 0) + row * n, dy, scale, x);
+            n, [&](auto d, auto s, auto v) { return r * (d * s - v * r * mean_gh); }, dx, dy, scale,
+            x);
+        // In a pass of its own, so that the sum has the bits of the operator `add`.
+        if (addend != nullptr) {
+          Map(
+              n, [](auto d, auto a) { return d + a; }, dx, dx, addend + row * n);
+        }
       }
     });
     return absl::OkStatus();

@@ -60,7 +60,9 @@ struct BlasTypes {
 // vector has the type of C, and so has the matrix Z, which lies in memory as C does.
 enum class BlasEpilogue {
   kNone,
+  kAdd,          // C += the matrix R, which lies in memory as C does and has its type
   kBias,         // C += bias[rows], which is the same for all columns
+  kBiasAdd,      // both
   kBiasGelu,     // C = gelu(C + bias), its tanh approximation
   kBiasGeluAux,  // the same, and Z = C + bias
   kGeluGrad,     // C *= the gradient of gelu at Z
@@ -70,6 +72,7 @@ enum class BlasEpilogue {
 struct EpiloguePointers {
   void* bias = nullptr;
   void* z = nullptr;
+  const void* r = nullptr;
 };
 
 // One product at fixed shapes and types.

@@ -34,10 +34,11 @@ cudaDataType_t TypeOf(DType dtype) {
   return dtype == DType::kBF16 ? CUDA_R_16BF : dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
-// REQUIRES: it is not kNone.
+// R is no epilogue in the terms of the library, but its matrix C, where the result is D.
 cublasLtEpilogue_t ToCublas(BlasEpilogue epilogue) {
   switch (epilogue) {
     case BlasEpilogue::kBias:
+    case BlasEpilogue::kBiasAdd:
       return CUBLASLT_EPILOGUE_BIAS;
     case BlasEpilogue::kBiasGelu:
       return CUBLASLT_EPILOGUE_GELU_BIAS;
@@ -46,10 +47,14 @@ cublasLtEpilogue_t ToCublas(BlasEpilogue epilogue) {
     case BlasEpilogue::kGeluGrad:
       return CUBLASLT_EPILOGUE_DGELU;
     case BlasEpilogue::kNone:
+    case BlasEpilogue::kAdd:
       break;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
+
+// The library is asked for so many, best first, where not every one will do.
+constexpr int kMostAlgorithms = 8;
 
 class CublasProduct : public BlasProduct {
  public:
@@ -91,12 +96,13 @@ class CublasProduct : public BlasProduct {
   absl::Status Run(StreamHandle stream, const void* a, const void* b, void* c, bool adds,
                    void* workspace, const EpiloguePointers& epilogue) override {
     const float one = 1;
-    const float beta = adds ? 1 : 0;
+    const float beta = adds || HasR() ? 1 : 0;
+    const void* const added = HasR() ? epilogue.r : c;
     RETURN_IF_ERROR(SetPointers(epilogue));
     if (is_swapped_) std::swap(a, b);
     return Check(
-        api_.matmul(handle_, operation_.get(), &one, a, a_.get(), b, b_.get(), &beta, c, c_.get(),
-                    c, c_.get(), &algorithm_, workspace, kBlasWorkspaceBytes, stream),
+        api_.matmul(handle_, operation_.get(), &one, a, a_.get(), b, b_.get(), &beta, added,
+                    c_.get(), c, c_.get(), &algorithm_, workspace, kBlasWorkspaceBytes, stream),
         StrCat("launching cuBLASLt for ", what_));
   }
 
@@ -112,14 +118,18 @@ class CublasProduct : public BlasProduct {
   }
 
   bool HasBias() const {
-    return epilogue_ != BlasEpilogue::kNone && epilogue_ != BlasEpilogue::kGeluGrad;
+    return epilogue_ != BlasEpilogue::kNone && epilogue_ != BlasEpilogue::kAdd &&
+           epilogue_ != BlasEpilogue::kGeluGrad;
+  }
+  bool HasR() const {
+    return epilogue_ == BlasEpilogue::kAdd || epilogue_ == BlasEpilogue::kBiasAdd;
   }
   bool HasZ() const {
     return epilogue_ == BlasEpilogue::kBiasGeluAux || epilogue_ == BlasEpilogue::kGeluGrad;
   }
 
   absl::Status SetEpilogue(const BlasLayout& layout, int alignment) {
-    if (epilogue_ == BlasEpilogue::kNone) return absl::OkStatus();
+    if (!HasBias() && !HasZ()) return absl::OkStatus();
     const cublasLtEpilogue_t epilogue = ToCublas(epilogue_);
     RETURN_IF_ERROR(SetOperation(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)));
     const int32_t type = result_type_;
@@ -184,18 +194,33 @@ class CublasProduct : public BlasProduct {
       RETURN_IF_ERROR(Check(api_.set_preference(made, attribute, &alignment, sizeof(alignment)),
                             "asking cuBLASLt"));
     }
-    cublasLtMatmulHeuristicResult_t result = {};
+    cublasLtMatmulHeuristicResult_t results[kMostAlgorithms] = {};
     int num_results = 0;
     const cublasStatus_t status =
         api_.get_heuristic(handle_, operation_.get(), a_.get(), b_.get(), c_.get(), c_.get(), made,
-                           1, &result, &num_results);
+                           HasR() ? kMostAlgorithms : 1, results, &num_results);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
     // Versions refuse an epilogue differently; without it the operator runs as several kernels.
     if (status == CUBLAS_STATUS_INVALID_VALUE && epilogue_ != BlasEpilogue::kNone) return false;
     RETURN_IF_ERROR(Check(status, StrCat("choosing cuBLASLt's algorithm for ", what_)));
-    if (num_results == 0) return false;
-    algorithm_ = result.algo;
-    return true;
+    for (int i = 0; i < num_results; ++i) {
+      if (HasR() && (results[i].state != CUBLAS_STATUS_SUCCESS || !MayReadOther(results[i].algo))) {
+        continue;
+      }
+      algorithm_ = results[i].algo;
+      return true;
+    }
+    return false;
+  }
+
+  // Whether the matrix that is added may be another one than the result.
+  bool MayReadOther(const cublasLtMatmulAlgo_t& algorithm) const {
+    int32_t is_supported = 0;
+    size_t num_bytes = 0;
+    const cublasStatus_t status =
+        api_.get_capability(&algorithm, CUBLASLT_ALGO_CAP_OUT_OF_PLACE_RESULT_SUPPORT,
+                            &is_supported, sizeof(is_supported), &num_bytes);
+    return status == CUBLAS_STATUS_SUCCESS && is_supported != 0;
   }
 
   const CublasApi& api_;

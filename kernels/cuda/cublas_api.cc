@@ -20,6 +20,7 @@ absl::StatusOr<CublasApi> LoadCublas(const std::string& name, const std::string&
   FindFunction(library, "cublasLtGetStatusString", &api.get_status_string, &missing);
   FindFunction(library, "cublasLtMatmul", &api.matmul, &missing);
   FindFunction(library, "cublasLtMatmulAlgoGetHeuristic", &api.get_heuristic, &missing);
+  FindFunction(library, "cublasLtMatmulAlgoCapGetAttribute", &api.get_capability, &missing);
   FindFunction(library, "cublasLtMatmulDescCreate", &api.create_operation, &missing);
   FindFunction(library, "cublasLtMatmulDescDestroy", &api.destroy_operation, &missing);
   FindFunction(library, "cublasLtMatmulDescSetAttribute", &api.set_operation, &missing);

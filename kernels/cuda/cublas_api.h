@@ -22,6 +22,7 @@ struct CublasApi {
   decltype(&cublasLtGetStatusString) get_status_string = nullptr;
   decltype(&cublasLtMatmul) matmul = nullptr;
   decltype(&cublasLtMatmulAlgoGetHeuristic) get_heuristic = nullptr;
+  decltype(&cublasLtMatmulAlgoCapGetAttribute) get_capability = nullptr;
   decltype(&cublasLtMatmulDescCreate) create_operation = nullptr;
   decltype(&cublasLtMatmulDescDestroy) destroy_operation = nullptr;
   decltype(&cublasLtMatmulDescSetAttribute) set_operation = nullptr;

@@ -21,6 +21,8 @@ using ::testing::HasSubstr;
 struct FakeCublas {
   cublasStatus_t heuristic = CUBLAS_STATUS_SUCCESS;
   int num_results = 1;
+  int num_wanted = 0;          // algorithms that were asked for last
+  int first_out_of_place = 0;  // of the algorithms, the first that may read C where D is not
   cublasStatus_t launch = CUBLAS_STATUS_SUCCESS;
   uint32_t alignment = 0;           // that was asked for last
   std::vector<cudaDataType> types;  // of the matrices, in the order in which they are laid out
@@ -28,6 +30,12 @@ struct FakeCublas {
   // Of the operation, as they are set last, and as they were when an algorithm was chosen.
   std::map<cublasLtMatmulDescAttributes_t, std::string> attributes;
   std::map<cublasLtMatmulDescAttributes_t, std::string> chosen_by;
+  // Of the last launch.
+  const void* c = nullptr;
+  void* d = nullptr;
+  float beta = -1;
+  uint64_t algorithm = 0;
+  bool c_lies_as_d = false;
 };
 FakeCublas* fake = nullptr;
 
@@ -85,17 +93,36 @@ CublasApi FakeApi() {
   };
   api.get_heuristic = [](cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
                          cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                         cublasLtMatmulPreference_t, int, cublasLtMatmulHeuristicResult_t*,
-                         int* num_results) {
+                         cublasLtMatmulPreference_t, int num_wanted,
+                         cublasLtMatmulHeuristicResult_t* results, int* num_results) {
     fake->chosen_by = fake->attributes;
+    fake->num_wanted = num_wanted;
     *num_results = fake->heuristic == CUBLAS_STATUS_SUCCESS ? fake->num_results : 0;
+    for (int i = 0; i < *num_results; ++i) results[i].algo.data[0] = static_cast<uint64_t>(i);
     return fake->heuristic;
   };
+  api.get_capability = [](const cublasLtMatmulAlgo_t* algorithm,
+                          cublasLtMatmulAlgoCapAttributes_t attribute, void* value, size_t,
+                          size_t* num_bytes) {
+    EXPECT_EQ(attribute, CUBLASLT_ALGO_CAP_OUT_OF_PLACE_RESULT_SUPPORT);
+    const auto index = static_cast<int>(algorithm->data[0]);
+    const int32_t is_supported = index >= fake->first_out_of_place ? 1 : 0;
+    *num_bytes = sizeof(is_supported);
+    std::memcpy(value, &is_supported, sizeof(is_supported));
+    return CUBLAS_STATUS_SUCCESS;
+  };
   api.matmul = [](cublasLtHandle_t, cublasLtMatmulDesc_t, const void*, const void*,
-                  cublasLtMatrixLayout_t, const void*, cublasLtMatrixLayout_t, const void*,
-                  const void*, cublasLtMatrixLayout_t, void*, cublasLtMatrixLayout_t,
-                  const cublasLtMatmulAlgo_t*, void*, size_t,
-                  cudaStream_t) { return fake->launch; };
+                  cublasLtMatrixLayout_t, const void*, cublasLtMatrixLayout_t, const void* beta,
+                  const void* c, cublasLtMatrixLayout_t c_layout, void* d,
+                  cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm, void*,
+                  size_t, cudaStream_t) {
+    fake->c = c;
+    fake->d = d;
+    fake->beta = *static_cast<const float*>(beta);
+    fake->algorithm = algorithm->data[0];
+    fake->c_lies_as_d = c_layout == d_layout;
+    return fake->launch;
+  };
   return api;
 }
 
@@ -171,6 +198,7 @@ TEST_F(CublasTest, EpiloguesAreDescribedBeforeTheAlgorithmIsChosen) {
   };
   const Case cases[] = {
       {BlasEpilogue::kBias, CUBLASLT_EPILOGUE_BIAS, true, false},
+      {BlasEpilogue::kBiasAdd, CUBLASLT_EPILOGUE_BIAS, true, false},
       {BlasEpilogue::kBiasGelu, CUBLASLT_EPILOGUE_GELU_BIAS, true, false},
       {BlasEpilogue::kBiasGeluAux, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, true, true},
       {BlasEpilogue::kGeluGrad, CUBLASLT_EPILOGUE_DGELU, false, true},
@@ -208,6 +236,59 @@ TEST_F(CublasTest, EpiloguesAreDescribedBeforeTheAlgorithmIsChosen) {
       EXPECT_EQ(Attribute<void*>(fake_.attributes, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER), &z);
     }
   }
+}
+
+// It is the matrix C, with a factor of 1, where the result is D.
+TEST_F(CublasTest, AMatrixIsReadWhereTheResultIsNot) {
+  int bias = 0;
+  int r = 0;
+  int result = 0;
+  for (const BlasEpilogue epilogue : {BlasEpilogue::kAdd, BlasEpilogue::kBiasAdd}) {
+    fake_.attributes.clear();
+    const auto product = Create(16, {DType::kBF16, DType::kBF16}, epilogue);
+    ASSERT_TRUE(product.ok()) << product.status();
+    ASSERT_EQ((*product)->Run(nullptr, nullptr, nullptr, &result, false, nullptr,
+                              {.bias = &bias, .r = &r}),
+              absl::OkStatus());
+    EXPECT_EQ(fake_.c, &r);
+    EXPECT_EQ(fake_.d, &result);
+    EXPECT_EQ(fake_.beta, 1);
+    EXPECT_TRUE(fake_.c_lies_as_d);
+    const bool has_bias = epilogue == BlasEpilogue::kBiasAdd;
+    EXPECT_EQ(fake_.attributes.contains(CUBLASLT_MATMUL_DESC_EPILOGUE), has_bias);
+    EXPECT_EQ(fake_.attributes.contains(CUBLASLT_MATMUL_DESC_BIAS_POINTER), has_bias);
+  }
+}
+
+TEST_F(CublasTest, OtherProductsReadTheirResultOnlyToAddToIt) {
+  int result = 0;
+  const auto product = Create();
+  ASSERT_TRUE(product.ok()) << product.status();
+  EXPECT_EQ(fake_.num_wanted, 1);
+  for (const bool adds : {false, true}) {
+    ASSERT_EQ((*product)->Run(nullptr, nullptr, nullptr, &result, adds, nullptr, {}),
+              absl::OkStatus());
+    EXPECT_EQ(fake_.c, &result);
+    EXPECT_EQ(fake_.beta, adds ? 1 : 0);
+  }
+}
+
+// Otherwise the launch would fail.
+TEST_F(CublasTest, TheAlgorithmOfASumCanReadAnotherMatrix) {
+  fake_.num_results = 3;
+  fake_.first_out_of_place = 2;
+  int r = 0;
+  auto product = Create(16, {}, BlasEpilogue::kAdd);
+  ASSERT_TRUE(product.ok()) << product.status();
+  ASSERT_NE(*product, nullptr);
+  EXPECT_GE(fake_.num_wanted, 3);
+  ASSERT_EQ((*product)->Run(nullptr, nullptr, nullptr, nullptr, false, nullptr, {.r = &r}),
+            absl::OkStatus());
+  EXPECT_EQ(fake_.algorithm, 2u);
+  fake_.first_out_of_place = 3;
+  product = Create(16, {}, BlasEpilogue::kAdd);
+  ASSERT_TRUE(product.ok()) << product.status();
+  EXPECT_EQ(*product, nullptr);
 }
 
 TEST_F(CublasTest, AProductWithoutAnAlgorithmIsNone) {

@@ -29,15 +29,18 @@ KernelOr MakeFused(const KernelSpec& spec, Stream& stream, const EpiloguePlan& p
         EpiloguePointers pointers;
         if (epilogue == BlasEpilogue::kGeluGrad) {
           pointers.z = args.inputs[2];
+        } else if (epilogue == BlasEpilogue::kAdd) {
+          pointers.r = args.inputs[2];
         } else {
           pointers.bias = args.inputs[2];
+          if (epilogue == BlasEpilogue::kBiasAdd) pointers.r = args.inputs[3];
           if (epilogue == BlasEpilogue::kBiasGeluAux) pointers.z = args.outputs[1];
         }
         uintptr_t addresses = 0;
         for (const void* address :
              {static_cast<const void*>(args.inputs[0]), static_cast<const void*>(args.inputs[1]),
               static_cast<const void*>(args.outputs[0]), static_cast<const void*>(pointers.bias),
-              static_cast<const void*>(pointers.z)}) {
+              static_cast<const void*>(pointers.z), pointers.r}) {
           addresses |= reinterpret_cast<uintptr_t>(address);
         }
         if (addresses % alignment != 0) return steps->Run(args);
@@ -60,15 +63,11 @@ KernelOr Create(const KernelDef& steps_def, const KernelSpec& spec, Device& devi
   return MakeFused(spec, stream, *plan, std::move(product), std::move(steps));
 }
 
-}  // namespace
-
-void AddEpilogueKernels(KernelRegistry* registry) {
-  const auto steps = std::make_shared<KernelRegistry>();
-  AddElementwiseKernels(steps.get());
-  AddContractionKernels(steps.get());
+// `steps` has the kernels of all steps.
+KernelDef EpilogueDef(std::shared_ptr<const KernelRegistry> steps) {
   const KernelDef steps_def =
-      SequenceDef([steps](const std::string& op) { return steps->Find(op); });
-  const KernelDef def = {
+      SequenceDef([steps = std::move(steps)](const std::string& op) { return steps->Find(op); });
+  return {
       .workspace_bytes =
           [steps_def](const KernelSpec& spec, int num_threads) {
             const size_t of_library = kBlasWorkspaceBytes + kBlasWorkspaceAlignment;
@@ -77,6 +76,18 @@ void AddEpilogueKernels(KernelRegistry* registry) {
           },
       .create = [steps_def](const KernelSpec& spec, Device& device,
                             Stream& stream) { return Create(steps_def, spec, device, stream); }};
+}
+
+}  // namespace
+
+void AddEpilogueKernels(KernelRegistry* registry) {
+  const auto steps = std::make_shared<KernelRegistry>();
+  AddElementwiseKernels(steps.get());
+  AddContractionKernels(steps.get());
+  // einsum_bias is also a step of itself, with one operand less.
+  const auto all_steps = std::make_shared<KernelRegistry>(*steps);
+  AddKernel(all_steps.get(), "einsum_bias", EpilogueDef(steps));
+  const KernelDef def = EpilogueDef(all_steps);
   for (const char* op : {"einsum_bias", "einsum_bias_gelu", "einsum_gelu_grad"}) {
     AddKernel(registry, op, def);
   }

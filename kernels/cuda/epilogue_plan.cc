@@ -4,6 +4,7 @@
 
 #include "kernels/contraction_indices.h"
 #include "kernels/cuda/contraction_plan.h"
+#include "kernels/kernel_sequence.h"
 
 namespace penstock::kernels::cuda {
 namespace {
@@ -26,10 +27,12 @@ BlasEpilogue EpilogueOf(const KernelSpec& spec, const BlasLayout& layout) {
     const bool is_slower = spec.outputs[0].dtype != DType::kF32 && layout.k > kMostGeluGradTerms;
     return is_slower ? BlasEpilogue::kNone : BlasEpilogue::kGeluGrad;
   }
+  const bool has_r = spec.inputs.size() > 3;
+  if (spec.op == "einsum_bias" && !has_r && HasWholeBias(spec)) return BlasEpilogue::kAdd;
   if (!layout.is_swapped || layout.rows != spec.inputs[2].num_elements()) {
     return BlasEpilogue::kNone;
   }
-  if (spec.op == "einsum_bias") return BlasEpilogue::kBias;
+  if (spec.op == "einsum_bias") return has_r ? BlasEpilogue::kBiasAdd : BlasEpilogue::kBias;
   return HasSecondResult(spec) ? BlasEpilogue::kBiasGeluAux : BlasEpilogue::kBiasGelu;
 }
 

@@ -1,8 +1,9 @@
 // Which products with an epilogue the library computes in one launch: those of one matrix product
-// whose vector is a row or a column of it.
+// whose vector is a row or a column of it, and whose matrices lie as it does.
 //
 // Example: einsum_bias "bsd,dchk->bschk" with b[c, h, k] is the row-major product [b*s, d] x
-// [d, c*h*k], so the column-major one with chk rows, and b is one of its columns.
+// [d, c*h*k], so the column-major one with chk rows, and b is one of its columns. A fourth operand
+// r[b, s, c, h, k] is a matrix like the product.
 //
 // Thread rule: pure functions.
 

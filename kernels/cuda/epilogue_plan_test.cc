@@ -84,15 +84,36 @@ TEST(EpiloguePlanTest, ABiasNeedsTheAlignmentOfItsMatrices) {
   EXPECT_EQ(plan->alignment, 4);
 }
 
+TEST(EpiloguePlanTest, AMatrixIsAddedWithABiasAndWithout) {
+  const auto both =
+      PlanEpilogue(Spec("einsum_bias", "bmk,kn->bmn",
+                        {BF16({2, 9, 16}), BF16({16, 24}), BF16({24}), BF16({2, 9, 24})}));
+  ASSERT_TRUE(both.has_value());
+  EXPECT_EQ(both->epilogue, BlasEpilogue::kBiasAdd);
+  EXPECT_EQ(both->layout.rows, 24);
+  EXPECT_EQ(both->layout.columns, 2 * 9);
+  // Without a bias the product may lie in any way that the library has.
+  for (const std::string result : {"mn", "nm"}) {
+    const auto alone = PlanEpilogue(
+        Spec("einsum_bias", "mk,kn->" + result,
+             {F32({4, 8}), F32({8, 16}), result == "mn" ? F32({4, 16}) : F32({16, 4})}));
+    ASSERT_TRUE(alone.has_value()) << result;
+    EXPECT_EQ(alone->epilogue, BlasEpilogue::kAdd);
+    EXPECT_EQ(alone->layout.is_swapped, result == "mn");
+  }
+}
+
 TEST(EpiloguePlanTest, OtherProductsTakeSeveralLaunches) {
   // A batch of matrices, for each of which the bias has a row.
   EXPECT_FALSE(PlanEpilogue(Spec("einsum_bias", "bmk,bkn->bmn",
                                  {F32({2, 4, 8}), F32({2, 8, 8}), F32({4, 8})}))
                    .has_value());
   // Rows of the result are those of the second operand.
-  EXPECT_FALSE(
-      PlanEpilogue(Spec("einsum_bias", "mk,kn->nm", {F32({4, 8}), F32({8, 16}), F32({16, 4})}))
-          .has_value());
+  EXPECT_FALSE(PlanEpilogue(Spec("einsum_bias", "mk,kn->nm", {F32({4, 8}), F32({8, 16}), F32({4})}))
+                   .has_value());
+  EXPECT_FALSE(PlanEpilogue(Spec("einsum_bias", "mk,kn->nm",
+                                 {F32({4, 8}), F32({8, 16}), F32({4}), F32({16, 4})}))
+                   .has_value());
   // The library has no f64.
   const TensorType f64 = {DType::kF64, {8, 8}};
   EXPECT_FALSE(

@@ -66,6 +66,12 @@ KernelOr CreateRmsNorm(const KernelSpec& spec, Device&, Stream& stream) {
   });
 }
 
+// Operand i, or null where there are less.
+template <typename T>
+const T* OptionalInput(const KernelArgs& args, size_t i) {
+  return args.inputs.size() > i ? Input<T>(args, static_cast<int>(i)) : nullptr;
+}
+
 KernelOr CreateLayerNormGrad(const KernelSpec& spec, Device&, Stream& stream) {
   return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
     return MakeKernel(
@@ -73,7 +79,7 @@ KernelOr CreateLayerNormGrad(const KernelSpec& spec, Device&, Stream& stream) {
           return Launched(
               spec, LaunchNormGrad(to.handle(), params, Input<T>(args, 0), Input<T>(args, 1),
                                    Input<T>(args, 2), Input<float>(args, 3), Input<float>(args, 4),
-                                   Output<T>(args, 0)));
+                                   OptionalInput<T>(args, 5), Output<T>(args, 0)));
         });
   });
 }
@@ -82,15 +88,17 @@ KernelOr CreateRmsNormGrad(const KernelSpec& spec, Device&, Stream& stream) {
   return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
     return MakeKernel(
         spec, stream, [spec, params = NormOf(spec)](const KernelArgs& args, CudaStream& to) {
-          return Launched(spec, LaunchNormGrad(to.handle(), params, Input<T>(args, 0),
-                                               Input<T>(args, 1), Input<T>(args, 2), nullptr,
-                                               Input<float>(args, 3), Output<T>(args, 0)));
+          return Launched(spec,
+                          LaunchNormGrad(to.handle(), params, Input<T>(args, 0), Input<T>(args, 1),
+                                         Input<T>(args, 2), nullptr, Input<float>(args, 3),
+                                         OptionalInput<T>(args, 4), Output<T>(args, 0)));
         });
   });
 }
 
+// The scale is read for every row: never the result's memory.
 bool CanAliasNormGrad(const KernelSpec& spec, int input) {
-  return input <= 1 && CanAliasElementwise(spec, input);
+  return input != 2 && CanAliasElementwise(spec, input);
 }
 
 absl::StatusOr<CrossEntropyParams> CrossEntropyOf(const KernelSpec& spec) {

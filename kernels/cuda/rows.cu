@@ -215,10 +215,10 @@ __global__ void __launch_bounds__(kWarpRowThreads)
 }
 
 // As NormGradKernel.
-template <typename T, int kPacksALane>
+template <bool kAdds, typename T, int kPacksALane>
 __global__ void __launch_bounds__(kWarpRowThreads)
     NormGradWarpKernel(NormParams params, const T* dy, const T* x, const T* scale,
-                       const float* means, const float* rstds, T* dx) {
+                       const float* means, const float* rstds, const T* r, T* dx) {
   using Row = WarpRow<T, kPacksALane>;
   constexpr int kChunk = Row::kChunk;
   const int size = static_cast<int>(params.size);
@@ -231,6 +231,9 @@ __global__ void __launch_bounds__(kWarpRowThreads)
     Row in;
     gradients.Load(dy + at * params.size, size);
     in.Load(x + at * params.size, size);
+    // Not behind the sums over the warp, where the row would wait for it.
+    [[maybe_unused]] Row addends;
+    if constexpr (kAdds) addends.Load(r + at * params.size, size);
     const float mean = means != nullptr ? means[at] : 0.0f;
     const float rstd = rstds[at];
     float sum_g = 0;
@@ -255,8 +258,12 @@ __global__ void __launch_bounds__(kWarpRowThreads)
     const float mean_gh = ReduceWarp(sum_gh, SumOp()) * share;
     const float mean_g = means != nullptr ? ReduceWarp(sum_g, SumOp()) * share : 0.0f;
     Row::ForPacks(size, [&](int p, int i) {
-      const Values<T, kChunk> result =
+      Values<T, kChunk> result =
           each(p, [&](float g, float h) { return rstd * (g - mean_g - h * mean_gh); });
+      if constexpr (kAdds) {
+        const Values<T, kChunk> addend = addends.Widened(p);
+        for (int j = 0; j < kChunk; ++j) result.v[j] += addend.v[j];
+      }
       StoreElements<true, kChunk>(result, 1, kChunk, dx + at * params.size + i);
     });
   }
@@ -287,12 +294,12 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
 }
 
-// With h = (x - mean) rstd and g = dy scale: dx = rstd (g - mean(g) - h mean(g h)); RMS norm has no
-// mean to subtract.
-template <bool kPacks, typename T>
+// With h = (x - mean) rstd and g = dy scale: dx = rstd (g - mean(g) - h mean(g h)) + r; RMS norm
+// has no mean to subtract.
+template <bool kPacks, bool kAdds, typename T>
 __global__ void __launch_bounds__(kMaxThreads)
     NormGradKernel(NormParams params, const T* dy, const T* x, const T* scale, const float* means,
-                   const float* rstds, T* dx) {
+                   const float* rstds, const T* r, T* dx) {
   const Row<kPacks, T> row = {params.size, 1};
   using Chunk = typename Row<kPacks, T>::Chunk;
   for (int64_t at = blockIdx.x; at < params.rows; at += gridDim.x) {
@@ -322,6 +329,10 @@ __global__ void __launch_bounds__(kMaxThreads)
         const float g = gradient.v[j] * factor.v[j];
         const float h = (in.v[j] - mean) * rstd;
         gradient.v[j] = rstd * (g - mean_g - h * mean_gh);
+      }
+      if constexpr (kAdds) {
+        const Chunk addend = row.Load(r + begin, i, size);
+        for (int j = 0; j < size; ++j) gradient.v[j] += addend.v[j];
       }
       row.Store(gradient, i, size, dx + begin);
     });
@@ -472,6 +483,25 @@ LaunchResult LaunchWarpRows(int64_t rows, int64_t size, const F& launch) {
   }
 }
 
+template <bool kAdds, typename T>
+LaunchResult LaunchNormGradOf(StreamHandle stream, const NormParams& params, const T* dy,
+                              const T* x, const T* scale, const float* mean, const float* rstd,
+                              const T* r, T* dx) {
+  if (params.rows == 0) return 0;
+  const bool has_packs = HasPacks<T>(params.size, dy, x, scale, r, dx);
+  if (has_packs && params.size <= kWarpRowSize) {
+    return LaunchWarpRows<T>(
+        params.rows, params.size,
+        [&]<int kPacksALane>(std::integral_constant<int, kPacksALane>, auto shape) {
+          return Launch(&NormGradWarpKernel<kAdds, T, kPacksALane>, shape, stream, params, dy, x,
+                        scale, mean, rstd, r, dx);
+        });
+  }
+  return Launch(has_packs ? &NormGradKernel<true, kAdds, T> : &NormGradKernel<false, kAdds, T>,
+                ShapeOf<T>(params.rows, params.size), stream, params, dy, x, scale, mean, rstd, r,
+                dx);
+}
+
 template <typename T>
 LaunchShape EntropyShapeOf(int64_t rows, int64_t size) {
   LaunchShape shape = ShapeOf<T>(rows, size);
@@ -527,19 +557,10 @@ LaunchResult LaunchRmsNorm(StreamHandle stream, const NormParams& params, const 
 
 template <typename T>
 LaunchResult LaunchNormGrad(StreamHandle stream, const NormParams& params, const T* dy, const T* x,
-                            const T* scale, const float* mean, const float* rstd, T* dx) {
-  if (params.rows == 0) return 0;
-  const bool has_packs = HasPacks<T>(params.size, dy, x, scale, dx);
-  if (has_packs && params.size <= kWarpRowSize) {
-    return LaunchWarpRows<T>(
-        params.rows, params.size,
-        [&]<int kPacksALane>(std::integral_constant<int, kPacksALane>, auto shape) {
-          return Launch(&NormGradWarpKernel<T, kPacksALane>, shape, stream, params, dy, x, scale,
-                        mean, rstd, dx);
-        });
-  }
-  return Launch(has_packs ? &NormGradKernel<true, T> : &NormGradKernel<false, T>,
-                ShapeOf<T>(params.rows, params.size), stream, params, dy, x, scale, mean, rstd, dx);
+                            const T* scale, const float* mean, const float* rstd, const T* r,
+                            T* dx) {
+  return r != nullptr ? LaunchNormGradOf<true>(stream, params, dy, x, scale, mean, rstd, r, dx)
+                      : LaunchNormGradOf<false>(stream, params, dy, x, scale, mean, rstd, r, dx);
 }
 
 template <typename T>
@@ -591,13 +612,14 @@ template LaunchResult LaunchRmsNorm(StreamHandle, const NormParams&, const Float
                                     Float16*, float*);
 
 template LaunchResult LaunchNormGrad(StreamHandle, const NormParams&, const float*, const float*,
-                                     const float*, const float*, const float*, float*);
+                                     const float*, const float*, const float*, const float*,
+                                     float*);
 template LaunchResult LaunchNormGrad(StreamHandle, const NormParams&, const BFloat16*,
                                      const BFloat16*, const BFloat16*, const float*, const float*,
-                                     BFloat16*);
+                                     const BFloat16*, BFloat16*);
 template LaunchResult LaunchNormGrad(StreamHandle, const NormParams&, const Float16*,
                                      const Float16*, const Float16*, const float*, const float*,
-                                     Float16*);
+                                     const Float16*, Float16*);
 
 template LaunchResult LaunchCrossEntropy(StreamHandle, const CrossEntropyParams&, const float*,
                                          float*, float*, float*);

@@ -43,10 +43,12 @@ LaunchResult LaunchLayerNorm(StreamHandle stream, const NormParams& params, cons
 template <typename T>
 LaunchResult LaunchRmsNorm(StreamHandle stream, const NormParams& params, const T* x,
                            const T* scale, T* y, float* rstd);
-// With `mean` null the gradient of RMS norm.
+// With `mean` null the gradient of RMS norm. `r`, unless it is null, is added to it, and may be the
+// memory of the result, too.
 template <typename T>
 LaunchResult LaunchNormGrad(StreamHandle stream, const NormParams& params, const T* dy, const T* x,
-                            const T* scale, const float* mean, const float* rstd, T* dx);
+                            const T* scale, const float* mean, const float* rstd, const T* r,
+                            T* dx);
 
 // Labels outside [0, limit) are reported; their row gets NaN.
 struct CrossEntropyParams {

@@ -59,9 +59,10 @@ class HostProduct : public BlasProduct {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(workspace) % kBlasWorkspaceAlignment, 0u);
     const auto* bias = static_cast<const R*>(epilogue.bias);
     auto* z = static_cast<R*>(epilogue.z);
+    const auto* r = static_cast<const R*>(epilogue.r);
     for (const void* matrix :
          {a_data, b_data, const_cast<const void*>(c_data), const_cast<const void*>(epilogue.bias),
-          const_cast<const void*>(epilogue.z)}) {
+          const_cast<const void*>(epilogue.z), epilogue.r}) {
       EXPECT_EQ(reinterpret_cast<uintptr_t>(matrix) % static_cast<uintptr_t>(alignment_), 0u);
     }
     auto* scratch = static_cast<unsigned char*>(workspace);
@@ -78,7 +79,11 @@ class HostProduct : public BlasProduct {
           }
           R& to = c[i + j * x_.ldc];
           if (adds) sum += Widen(to);
-          if (IsOneOf({BlasEpilogue::kBias, BlasEpilogue::kBiasGelu, BlasEpilogue::kBiasGeluAux})) {
+          if (IsOneOf({BlasEpilogue::kAdd, BlasEpilogue::kBiasAdd})) {
+            sum += Widen(r[i + j * x_.ldc]);
+          }
+          if (IsOneOf({BlasEpilogue::kBias, BlasEpilogue::kBiasAdd, BlasEpilogue::kBiasGelu,
+                       BlasEpilogue::kBiasGeluAux})) {
             sum += Widen(bias[i]);
           }
           if (epilogue_ == BlasEpilogue::kBiasGeluAux) {
@@ -120,6 +125,8 @@ class HostBlas : public Blas {
                                                       BlasEpilogue epilogue) override {
     if (epilogue != BlasEpilogue::kNone) {
       if (!has_epilogues) return nullptr;
+      const bool has_r = epilogue == BlasEpilogue::kAdd || epilogue == BlasEpilogue::kBiasAdd;
+      if (has_r && !adds_matrices) return nullptr;
       EXPECT_EQ(layout.batch, 1);
       ++num_epilogues;
     }
@@ -137,6 +144,7 @@ class HostBlas : public Blas {
     return make(std::type_identity<float>(), std::type_identity<float>());
   }
   bool has_epilogues = true;  // otherwise it has no algorithm for any
+  bool adds_matrices = true;  // otherwise it has none for those with a matrix R
   int num_products = 0;       // with an epilogue and without
   int num_epilogues = 0;
 };

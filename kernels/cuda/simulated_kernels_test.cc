@@ -231,6 +231,20 @@ TEST(SimulatedProductsTest, WithoutAnAlgorithmEpiloguesAreKernelsOfTheirOwn) {
   }
 }
 
+TEST(SimulatedProductsTest, WithoutAnAlgorithmForASumItFollowsTheBias) {
+  const KernelRegistry registry = CudaKernels();
+  int num_biases = 0;
+  for (const KernelCheck& check : AllKernelChecks(registry)) {
+    if (check.spec.op != "einsum_bias" || check.spec.inputs.size() < 4) continue;
+    SCOPED_TRACE(::testing::PrintToString(check));
+    SimulatedDevice device;
+    device.host_blas().adds_matrices = false;
+    KernelCheckRun(check, registry, device).Run();
+    if (device.host_blas().num_epilogues > 0) ++num_biases;
+  }
+  EXPECT_GT(num_biases, 3);
+}
+
 // A label with the largest logit: the loss is not rounded to what is left of 1.
 TEST(SimulatedCrossEntropyTest, LossesFarBelowOneKeepTheirDigits) {
   constexpr int64_t kSize = 512;
@@ -288,6 +302,7 @@ struct TrainedModel {
   std::string name;
   DType precision = DType::kF32;
   double tolerance = 1e-4;
+  bool drops_out = true;  // if the model can: residuals are then no part of a product
 };
 
 // The losses of `num_steps` training steps on devices that `create_device` makes.
@@ -295,7 +310,8 @@ std::vector<float> Losses(const Registries& registries, const TrainedModel& trai
                           const actors::DeviceFactory& create_device, bool fuses_epilogues,
                           int64_t num_steps = 4, bool captures_graphs = true) {
   const graph::Model& model = *registries.models.FindModel(trained.name);
-  const graph::ModelConfig config = SmallConfig(trained.name);
+  graph::ModelConfig config = SmallConfig(trained.name);
+  if (!trained.drops_out) config.dropout = 0;
   auto forward =
       graph::BuildModelGraph(registries.ops, model, config, graph::ModelUse::kTrain, kBatch);
   EXPECT_TRUE(forward.ok()) << forward.status();
@@ -353,9 +369,12 @@ INSTANTIATE_TEST_SUITE_P(Models, SimulatedTrainingTest,
                          ::testing::Values(TrainedModel{"gpt"}, TrainedModel{"llama"},
                                            TrainedModel{"gpt", DType::kBF16, 2e-2},
                                            TrainedModel{"gpt", DType::kF16, 2e-2},
+                                           TrainedModel{"gpt", DType::kF32, 1e-4, false},
+                                           TrainedModel{"gpt", DType::kBF16, 2e-2, false},
                                            TrainedModel{"llama", DType::kBF16, 2e-2}),
                          [](const auto& info) {
-                           return StrCat(info.param.name, "_", Name(info.param.precision));
+                           return StrCat(info.param.name, "_", Name(info.param.precision),
+                                         info.param.drops_out ? "" : "_without_dropout");
                          });
 
 // The model has dropout, so a graph that drew the bits of the step of its capture would show. Feeds

@@ -78,6 +78,7 @@ class Fuser {
   Graph Run() {
     for (NodeId id = 0; id < in_.num_nodes(); ++id) JoinBias(id);
     for (NodeId id = 0; id < in_.num_nodes(); ++id) JoinGeluGrad(id);
+    for (NodeId id = 0; id < in_.num_nodes(); ++id) JoinAdd(id);
     Copy();
     return std::move(out_);
   }
@@ -100,7 +101,7 @@ class Fuser {
     const graph::Op* op = nullptr;
     Attributes attributes = {};
     std::vector<Source> sources = {};
-    NodeId joined = kNoNode;    // the node that is joined into this one
+    NodeId joined = kNoNode;    // the node that is joined into this one, which may have its own
     ValueId biased = kNoValue;  // the product of which the biased one is a result, too
   };
 
@@ -143,8 +144,11 @@ class Fuser {
            ShardingOf(one) == ShardingOf(other) && AreSame(a.operands[0], b.operands[0]);
   }
 
-  Attributes WithEquation(const Equation& equation, const Node& node) const {
-    Attributes attributes = {{"equation", equation.ToString()}};
+  static Attributes WithEquation(const Equation& equation, const Node& node) {
+    return WithMarkOf(node, {{"equation", equation.ToString()}});
+  }
+
+  static Attributes WithMarkOf(const Node& node, Attributes attributes) {
     if (const graph::AttrValue* mark = node.attributes.Find(kRecomputedMark); mark != nullptr) {
       attributes.Set(kRecomputedMark, *mark);
     }
@@ -231,6 +235,60 @@ class Fuser {
     fates_[id_of_product].kind = Fate::kJoined;
   }
 
+  // A sum of two tensors, with the node that makes the last of them.
+  void JoinAdd(NodeId id) {
+    const Node& node = in_.node(id);
+    if (node.op->name() != "add" || !Fuses(node)) return;
+    ValueId other = node.operands[0];
+    ValueId term = node.operands[1];
+    if (in_.value(other).producer > in_.value(term).producer) std::swap(other, term);
+    const ValueId sum = node.results[0];
+    const TensorType& type = in_.value(sum).type;
+    const NodeId id_of_term = in_.value(term).producer;
+    const Node& producer = in_.node(id_of_term);
+    if (users_[term].size() != 1 || term == other || IsReturned(term) ||
+        !AreTogether(producer, node) || in_.value(term).type != type ||
+        in_.value(other).type != type || !LieTogether(sum, term) || !LieTogether(sum, other)) {
+      return;
+    }
+    std::optional<Fate> fate = WithAddend(id_of_term, node);
+    if (!fate.has_value()) return;
+    fate->kind = Fate::kReplaced;
+    fate->sources.push_back({other});
+    fate->joined = id_of_term;
+    fates_[id] = *std::move(fate);
+    fates_[id_of_term].kind = Fate::kJoined;
+  }
+
+  // The operator that computes what the node does, and adds to it what is still missing: its last
+  // operand. None: there is no such operator.
+  std::optional<Fate> WithAddend(NodeId id, const Node& sum) const {
+    const Node& node = in_.node(id);
+    const std::string_view op = node.op->name();
+    if (fates_[id].kind == Fate::kReplaced && op == "bias_add") {
+      Fate fate = fates_[id];
+      fate.attributes = WithMarkOf(sum, std::move(fate.attributes));
+      return fate;
+    }
+    if (fates_[id].kind != Fate::kKept) return std::nullopt;
+    Fate fate;
+    for (const ValueId operand : node.operands) fate.sources.push_back({operand});
+    if (op == "layer_norm_grad" || op == "rms_norm_grad") {
+      if (static_cast<int>(node.operands.size()) == node.op->max_operands()) return std::nullopt;
+      fate.op = node.op;
+      fate.attributes = node.attributes;
+      return fate;
+    }
+    const std::optional<Equation> equation = ProductOf(in_, node);
+    if (!equation.has_value() || equation->result.empty() ||
+        in_.value(node.operands[0]).type.dtype != in_.value(node.results[0]).type.dtype) {
+      return std::nullopt;
+    }
+    fate.op = ops_.Find("einsum_bias");
+    fate.attributes = WithEquation(*equation, sum);
+    return fate;
+  }
+
   void Copy() {
     out_ = Graph(in_.name());
     out_.mutable_meshes() = in_.meshes();
@@ -250,6 +308,9 @@ class Fuser {
     const Fate& fate = fates_[id];
     const Node& old = in_.node(id);
     Node node = old;
+    if (node.forward == kNoNode && fate.joined != kNoNode) {
+      node.forward = in_.node(fate.joined).forward;
+    }
     if (node.forward != kNoNode) node.forward = now_node_[node.forward];
     if (fate.kind == Fate::kKept) {
       for (ValueId& operand : node.operands) operand = now_[operand];
@@ -271,7 +332,7 @@ class Fuser {
     node.results.clear();
     const NodeId made = out_.AddTyped(std::move(node), types, names);
     now_node_[id] = made;
-    if (fate.joined != kNoNode) now_node_[fate.joined] = made;
+    for (NodeId n = fate.joined; n != kNoNode; n = fates_[n].joined) now_node_[n] = made;
     for (size_t r = 0; r < old.results.size(); ++r) {
       now_[old.results[r]] = out_.node(made).results[r];
       out_.mutable_value(now_[old.results[r]]).sharding = in_.value(old.results[r]).sharding;

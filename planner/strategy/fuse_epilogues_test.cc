@@ -111,6 +111,143 @@ TEST_F(FuseEpiloguesTest, RecomputedGeluReadsTheBiasedProduct) {
   EXPECT_THAT(fused, HasSubstr("%again = gelu(%p.biased) {recomputed=true}"));
 }
 
+TEST_F(FuseEpiloguesTest, AResidualIsAddedWithTheBias) {
+  constexpr std::string_view kExpected = R"(graph g {
+  %x = input : f32[2, 3, 8]
+  %r = input : f32[2, 3, 4]
+  %w = parameter : f32[8, 4]
+  %b = parameter : f32[4]
+  %s = einsum_bias(%x, %w, %b, %r) {equation="Amk,kn->Amn"} : f32[2, 3, 4]
+  return %s
+})";
+  for (const std::string_view operands : {"%r, %y", "%y, %r"}) {
+    ExpectFused(StrCat(R"(graph g {
+  %x = input : f32[2, 3, 8]
+  %r = input : f32[2, 3, 4]
+  %w = parameter : f32[8, 4]
+  %b = parameter : f32[4]
+  %p = matmul(%x, %w) : f32[2, 3, 4]
+  %y = bias_add(%p, %b) : f32[2, 3, 4]
+  %s = add()",
+                       operands, R"() : f32[2, 3, 4]
+  return %s
+})"),
+                kExpected);
+  }
+}
+
+// As of a SwiGLU's gradient, and the residual of a model without biases.
+TEST_F(FuseEpiloguesTest, ProductsAreAddedToWhatIsThere) {
+  ExpectFused(R"(graph g {
+  %x = input : f32[6, 8]
+  %y = input : f32[6, 8]
+  %r = input : f32[6, 4]
+  %v = parameter : f32[4, 8]
+  %w = parameter : f32[4, 8]
+  %p = matmul(%x, %v) {transpose_b=true} : f32[6, 4]
+  %q = einsum(%y, %w) {equation="mk,nk->mn"} : f32[6, 4]
+  %s = add(%p, %q) : f32[6, 4]
+  %t = matmul(%s, %w) : f32[6, 8]
+  %u = add(%t, %x) : f32[6, 8]
+  return %u
+})",
+              R"(graph g {
+  %x = input : f32[6, 8]
+  %y = input : f32[6, 8]
+  %r = input : f32[6, 4]
+  %v = parameter : f32[4, 8]
+  %w = parameter : f32[4, 8]
+  %p = matmul(%x, %v) {transpose_b=true} : f32[6, 4]
+  %s = einsum_bias(%y, %w, %p) {equation="mk,nk->mn"} : f32[6, 4]
+  %u = einsum_bias(%s, %w, %x) {equation="mk,kn->mn"} : f32[6, 8]
+  return %u
+})");
+}
+
+TEST_F(FuseEpiloguesTest, GradientsOfNormsTakeTheOtherGradient) {
+  ExpectFused(R"(graph g {
+  %x = input : f32[6, 8]
+  %dy = input : f32[6, 8]
+  %dr = input : f32[6, 8]
+  %scale = parameter : f32[8]
+  %mean = input : f32[6]
+  %rstd = input : f32[6]
+  %dx = layer_norm_grad(%dy, %x, %scale, %mean, %rstd) : f32[6, 8] phase backward
+  %s = add(%dr, %dx) : f32[6, 8] phase backward
+  %dz = rms_norm_grad(%s, %x, %scale, %rstd) : f32[6, 8] phase backward
+  %t = add(%dz, %s) : f32[6, 8] phase backward
+  return %t
+})",
+              R"(graph g {
+  %x = input : f32[6, 8]
+  %dy = input : f32[6, 8]
+  %dr = input : f32[6, 8]
+  %scale = parameter : f32[8]
+  %mean = input : f32[6]
+  %rstd = input : f32[6]
+  %s = layer_norm_grad(%dy, %x, %scale, %mean, %rstd, %dr) : f32[6, 8] phase backward
+  %t = rms_norm_grad(%s, %x, %scale, %rstd, %s) : f32[6, 8] phase backward
+  return %t
+})");
+}
+
+TEST_F(FuseEpiloguesTest, SumsThatNoOperatorHasStay) {
+  // A term that something else reads, the program reads, or that is both terms.
+  ExpectUnchanged(R"(graph g {
+  %x = input : f32[6, 8]
+  %r = input : f32[6, 4]
+  %w = parameter : f32[8, 4]
+  %p = matmul(%x, %w) : f32[6, 4]
+  %s = add(%r, %p) : f32[6, 4]
+  %q = square(%p) : f32[6, 4]
+  %t = matmul(%x, %w) : f32[6, 4]
+  %u = add(%r, %t) : f32[6, 4]
+  %v = matmul(%x, %w) : f32[6, 4]
+  %z = add(%v, %v) : f32[6, 4]
+  return %s, %q, %t, %u, %z
+})");
+  // A term that is made before the other one.
+  ExpectUnchanged(R"(graph g {
+  %x = input : f32[6, 8]
+  %w = parameter : f32[8, 4]
+  %r = input : f32[6, 4]
+  %p = matmul(%x, %w) : f32[6, 4]
+  %q = square(%r) : f32[6, 4]
+  %s = add(%p, %q) : f32[6, 4]
+  return %s
+})");
+  // Scalars, products of another type, and more than one addend.
+  ExpectUnchanged(R"(graph g {
+  %c = input : f32[]
+  %x = input : f32[6, 8]
+  %y = input : f32[6, 8]
+  %h = input : bf16[6, 8]
+  %r = input : f32[6, 4]
+  %w = parameter : f32[8, 4]
+  %v = parameter : bf16[8, 4]
+  %scale = parameter : f32[8]
+  %rstd = input : f32[6]
+  %d = einsum(%x, %y) {equation="mk,mk->"} : f32[]
+  %e = add(%c, %d) : f32[]
+  %p = matmul(%x, %w) : f32[6, 4]
+  %s = add(%e, %p) : f32[6, 4]
+  %q = matmul(%h, %v) {dtype=f32} : f32[6, 4]
+  %t = add(%s, %q) : f32[6, 4]
+  %dx = rms_norm_grad(%x, %y, %scale, %rstd, %y) : f32[6, 8]
+  %u = add(%x, %dx) : f32[6, 8]
+  return %t, %u
+})");
+  // In another phase.
+  ExpectUnchanged(R"(graph g {
+  %x = input : f32[6, 8]
+  %r = input : f32[6, 4]
+  %w = parameter : f32[8, 4]
+  %p = matmul(%x, %w) : f32[6, 4]
+  %s = add(%r, %p) : f32[6, 4] phase backward
+  return %s
+})");
+}
+
 TEST_F(FuseEpiloguesTest, WhatIsReadElsewhereStays) {
   // By the program.
   ExpectUnchanged(R"(graph g {
@@ -191,9 +328,12 @@ graph g {
   %x = input : f32[6, 8] @[_, tp]
   %w = parameter : f32[8, 4] @[tp, _]
   %b = parameter : f32[4]
+  %r = input : f32[6, 4]
   %p = matmul(%x, %w) : f32[6, 4]
   %y = bias_add(%p, %b) : f32[6, 4] @[_, _]
-  return %y
+  %q = matmul(%x, %w) : f32[6, 4]
+  %s = add(%q, %r) : f32[6, 4] @[_, _]
+  return %y, %s
 })";
   constexpr std::string_view kPasses =
       "propagate,insert-reshards,lower-reshards,fuse-epilogues,verify";
@@ -201,7 +341,27 @@ graph g {
   ASSERT_TRUE(lowered.ok()) << lowered.status();
   EXPECT_THAT(*lowered, HasSubstr("all_reduce"));
   EXPECT_THAT(*lowered, HasSubstr("bias_add"));
+  EXPECT_THAT(*lowered, HasSubstr(" add("));
   EXPECT_THAT(*lowered, Not(HasSubstr("einsum")));
+}
+
+// A sum of sums over devices, which is added up once, after both.
+TEST_F(FuseEpiloguesTest, PartialTermsAreAddedApart) {
+  constexpr std::string_view kText = R"(mesh m = [tp=2]
+graph g {
+  %x = input : f32[6, 8] @[_, tp]
+  %w = parameter : f32[8, 4] @[tp, _]
+  %v = parameter : f32[8, 4] @[tp, _]
+  %p = matmul(%x, %w) : f32[6, 4] @[_, _] partial(sum, tp)
+  %q = matmul(%x, %v) : f32[6, 4] @[_, _] partial(sum, tp)
+  %s = add(%p, %q) : f32[6, 4] @[_, _] partial(sum, tp)
+  return %s
+})";
+  const auto lowered = Optimize(
+      kText, "in.pst", "propagate,insert-reshards,lower-reshards,fuse-epilogues,verify", ops_);
+  ASSERT_TRUE(lowered.ok()) << lowered.status();
+  EXPECT_THAT(*lowered, HasSubstr(" add("));
+  EXPECT_THAT(*lowered, Not(HasSubstr("einsum_bias")));
 }
 
 // Nodes stay in their order, and the gradient would read what gelu makes.
@@ -223,21 +383,28 @@ TEST_F(FuseEpiloguesTest, AGradientBeforeGeluStays) {
 
 class FusedGptTest : public ::testing::Test {
  protected:
-  // The kernels that one device runs, by operator. Each stands for one of each micro-batch.
-  std::map<std::string, int> Kernels(const std::string& strategy, size_t device = 0,
-                                     int64_t microbatches = 1) const {
+  Plan PlanOf(const std::string& strategy, int64_t microbatches = 1, bool fuses = true) const {
     testing::GptPlanOptions options;
     options.strategy = strategy;
     options.microbatches = microbatches;
-    options.fuses_epilogues = [](uint32_t first, uint32_t) { return first == 0; };
+    options.dropout = 0;  // which would come between a product and its residual
+    if (fuses) options.fuses_epilogues = [](uint32_t first, uint32_t) { return first == 0; };
     const absl::StatusOr<Plan> plan = ExpandPlan(testing::PlanSmallGpt(options, policies_));
-    std::map<std::string, int> counts;
     EXPECT_TRUE(plan.ok()) << plan.status();
-    if (!plan.ok()) return counts;
-    for (const ActorPlan& actor : plan->devices.at(device).actors) {
-      if (actor.kernel != kNone) ++counts[plan->kernels[actor.kernel].op];
+    return plan.ok() ? *plan : Plan();
+  }
+
+  // The kernels that one device runs, by operator. Each stands for one of each micro-batch.
+  static std::map<std::string, int> KernelsOf(const Plan& plan, size_t device = 0) {
+    std::map<std::string, int> counts;
+    for (const ActorPlan& actor : plan.devices.at(device).actors) {
+      if (actor.kernel != kNone) ++counts[plan.kernels[actor.kernel].op];
     }
     return counts;
+  }
+  std::map<std::string, int> Kernels(const std::string& strategy, size_t device = 0,
+                                     int64_t microbatches = 1) const {
+    return KernelsOf(PlanOf(strategy, microbatches), device);
   }
 
   static constexpr int kLayers = 4;
@@ -253,6 +420,35 @@ TEST_F(FusedGptTest, EveryBiasAndGeluOfALayerIsJoined) {
     EXPECT_EQ(kernels["einsum_gelu_grad"], kLayers);
     for (const char* op : {"bias_add", "bias_gelu", "bias_gelu_grad", "gelu_grad"}) {
       EXPECT_EQ(kernels[op], 0) << op;
+    }
+  }
+}
+
+// Two residuals in each layer, of which the backward pass adds up the gradients.
+TEST_F(FusedGptTest, ResidualsAndTheirGradientsAreJoined) {
+  for (const std::string strategy : {"dp=1", "dp=2,zero=1", "dp=2,zero=3", "recompute=full"}) {
+    SCOPED_TRACE(strategy);
+    std::map<std::string, int> apart = KernelsOf(PlanOf(strategy, 1, false));
+    std::map<std::string, int> joined = Kernels(strategy);
+    const int num_forward = strategy == "recompute=full" ? 3 : 2;
+    EXPECT_EQ(apart["add"] - joined["add"], (num_forward + 2) * kLayers);
+    EXPECT_EQ(joined["layer_norm_grad"], apart["layer_norm_grad"]);
+  }
+  // Those of the forward pass are added to sums over devices.
+  std::map<std::string, int> apart = KernelsOf(PlanOf("tp=2", 1, false));
+  std::map<std::string, int> joined = Kernels("tp=2");
+  EXPECT_EQ(apart["add"] - joined["add"], 2 * kLayers);
+}
+
+TEST_F(FusedGptTest, NoDeviceNeedsMoreMemory) {
+  for (const std::string strategy :
+       {"dp=1", "recompute=full", "dp=2,zero=1", "dp=2,zero=3", "tp=2,sp=true", "pp=2"}) {
+    SCOPED_TRACE(strategy);
+    const Plan apart = PlanOf(strategy, 2, false);
+    const Plan joined = PlanOf(strategy, 2, true);
+    ASSERT_EQ(joined.devices.size(), apart.devices.size());
+    for (size_t i = 0; i < joined.devices.size(); ++i) {
+      EXPECT_LE(joined.devices[i].arena_bytes, apart.devices[i].arena_bytes) << "device " << i;
     }
   }
 }

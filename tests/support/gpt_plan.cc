@@ -23,6 +23,7 @@ planner::FoldedPlan PlanSmallGpt(const GptPlanOptions& options,
   config.width = 32;
   config.heads = 4;
   config.context = 16;
+  config.dropout = options.dropout;
   const planner::Strategy strategy = **planner::ParseStrategy(options.strategy);
   graph::Graph forward =
       *graph::BuildModelGraph(ops, model, config, graph::ModelUse::kTrain, options.batch);

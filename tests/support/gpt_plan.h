@@ -19,6 +19,7 @@ struct GptPlanOptions {
   int64_t microbatches = 4;
   int64_t batch = 32;
   std::string policy = "1f1b";
+  double dropout = 0.1;
   // planner::CompileOptions::fuses_epilogues.
   std::function<bool(uint32_t first, uint32_t count)> fuses_epilogues = nullptr;
 };

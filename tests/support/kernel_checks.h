@@ -164,6 +164,15 @@ inline void AddLargeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>
   add("layer_norm", {}, {F32({5, 1030}), F32({1030}), F32({1030})});
   add("layer_norm_grad", {}, {F32({5, 300}), F32({5, 300}), F32({300}), F32({5}), F32({5})},
       {{-2, 2}, {-2, 2}, {-2, 2}, {-1, 1}, {0.5, 2}});
+  for (const int64_t size : {300, 1032}) {  // rows that a block works on
+    const TensorType rows = F32({5, size});
+    const TensorType row = F32({size});
+    const TensorType each = F32({5});
+    add("layer_norm_grad", {}, {rows, rows, row, each, each, rows},
+        {{-2, 2}, {-2, 2}, {-2, 2}, {-1, 1}, {0.5, 2}, {-2, 2}});
+    add("rms_norm_grad", {}, {rows, rows, row, each, rows},
+        {{-2, 2}, {-2, 2}, {-2, 2}, {0.5, 2}, {-2, 2}});
+  }
   add("layer_norm_weight_grad", {}, {F32({300, 70}), F32({300, 70}), F32({300}), F32({300})},
       {{-1, 1}, {-1, 1}, {-1, 1}, {0.5, 1}});
   add("layer_norm_weight_grad", {}, {F32({600, 200}), F32({600, 200}), F32({600}), F32({600})},
@@ -177,6 +186,10 @@ inline void AddLargeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>
     add("layer_norm_grad", {}, {rows, rows, row, each, each},
         {{-2, 2}, {-2, 2}, {-2, 2}, {-1, 1}, {0.5, 2}});
     add("rms_norm_grad", {}, {rows, rows, row, each}, {{-2, 2}, {-2, 2}, {-2, 2}, {0.5, 2}});
+    add("layer_norm_grad", {}, {rows, rows, row, each, each, rows},
+        {{-2, 2}, {-2, 2}, {-2, 2}, {-1, 1}, {0.5, 2}, {-2, 2}});
+    add("rms_norm_grad", {}, {rows, rows, row, each, rows},
+        {{-2, 2}, {-2, 2}, {-2, 2}, {0.5, 2}, {-2, 2}});
   }
   add("rms_norm", {}, {F32({5, 200}), F32({200})});
   add("rms_norm_weight_grad", {}, {F32({200, 33}), F32({200, 33}), F32({200})},
@@ -210,6 +223,17 @@ inline void AddLargeCases(const graph::OpRegistry& ops, std::vector<KernelCheck>
   // Matrices, vectors and distances of 16 bytes, as epilogues of the library need them.
   add("einsum_bias", {{"equation", "bsd,dchk->bschk"}},
       {F32({2, 9, 16}), F32({16, 3, 2, 8}), F32({3, 2, 8})});
+  // A CPU rounds products in 16 bits before it adds to them, so they are small.
+  const std::vector<std::pair<double, double>> small = {
+      {-0.25, 0.25}, {-0.25, 0.25}, {-0.25, 0.25}, {-0.25, 0.25}};
+  for (const int64_t size : {16, 64}) {
+    const TensorType x = F32({2, 9, size});
+    add("einsum_bias", {{"equation", "bmk,kn->bmn"}},
+        {x, F32({size, 48}), F32({48}), F32({2, 9, 48})}, small);
+    add("einsum_bias", {{"equation", "bmk,nk->bmn"}}, {x, F32({48, size}), F32({2, 9, 48})}, small);
+  }
+  add("einsum_bias", {{"equation", "mk,kn->nm"}}, {F32({8, 16}), F32({16, 24}), F32({24, 8})},
+      small);
   add("einsum_bias_gelu", {{"equation", "bmk,kn->bmn"}},
       {F32({2, 9, 24}), F32({24, 32}), F32({32})});
   checks->push_back(KernelCheck(checks->back()));

@@ -341,13 +341,16 @@ void MakeEpilogue(RandomGraphBuilder& g, std::string_view op) {
   const Attributes equation = {{"equation", x + (is_transposed ? ",nk->" : ",kn->") + y}};
   double bound = static_cast<double>(k) * g.Bound(a) * g.Bound(w);
   Shape of_third = {n};
-  if (op == "einsum_gelu_grad") {
-    of_third = Leading(shape);
-    of_third.push_back(n);
-  }
-  const ValueId third = g.Float(of_third);
-  bound = op == "einsum_gelu_grad" ? 2 * bound : bound + g.Bound(third);
-  g.Emit(g.Op(op, {a, w, third}, equation, bound));
+  Shape of_product = Leading(shape);
+  of_product.push_back(n);
+  if (op == "einsum_gelu_grad") of_third = of_product;
+  const bool adds_whole = op == "einsum_bias" && g.random().Chance(0.5);
+  if (adds_whole && g.random().Chance(0.5)) of_third = of_product;
+  Values operands = {a, w, g.Float(of_third)};
+  if (adds_whole && of_third != of_product) operands.push_back(g.Float(of_product));
+  bound = op == "einsum_gelu_grad" ? 2 * bound : bound + g.Bound(operands[2]);
+  if (operands.size() > 3) bound += g.Bound(operands[3]);
+  g.Emit(g.Op(op, operands, equation, bound));
 }
 
 std::vector<int64_t> RandomAxes(Random& random, int rank) {
@@ -422,6 +425,9 @@ void MakeNorm(RandomGraphBuilder& g, std::string_view op) {
   Values inputs = {dy, x};
   if (!op.ends_with("weight_grad")) inputs.push_back(scale);
   inputs.insert(inputs.end(), saved.begin(), saved.end());
+  if (!op.ends_with("weight_grad") && g.random().Chance(0.5)) {
+    inputs.push_back(g.Float(g.ShapeOf(x)));
+  }
   for (ValueId result : g.Ops(op, inputs, {}, 1e3)) {
     if (result != kNoValue) g.Emit(result);
   }

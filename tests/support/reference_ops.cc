@@ -945,9 +945,13 @@ std::vector<Values> RmsNorm(const Call& call) {
   return {Map({h, call.x[1]}, [](const auto& v) { return v[0] * v[1]; }), s.rstd};
 }
 
+Values Sum(const Values& x, const Values& y) {
+  return Map({x, y}, [](const auto& v) { return v[0] + v[1]; });
+}
+
 Values EinsumBias(const Call& c) {
-  return Map({Einsum(c.attributes, {c.x[0], c.x[1]}), c.x[2]},
-             [](const auto& v) { return v[0] + v[1]; });
+  const Values y = Sum(Einsum(c.attributes, {c.x[0], c.x[1]}), c.x[2]);
+  return c.x.size() > 3 ? Sum(y, c.x[3]) : y;
 }
 
 const std::map<std::string, Evaluate>& Table() {
@@ -1062,14 +1066,16 @@ const std::map<std::string, Evaluate>& Table() {
       {"layer_norm", LayerNorm},
       {"layer_norm_grad",
        [](const Call& c) -> Results {
-         return {NormGrad(c.x[0], c.x[1], c.x[2], &c.x[3], c.x[4])};
+         const Values dx = NormGrad(c.x[0], c.x[1], c.x[2], &c.x[3], c.x[4]);
+         return {c.x.size() > 5 ? Sum(dx, c.x[5]) : dx};
        }},
       {"layer_norm_weight_grad",
        [](const Call& c) { return NormWeightGrad(c.x[0], c.x[1], &c.x[2], c.x[3]); }},
       {"rms_norm", RmsNorm},
       {"rms_norm_grad",
        [](const Call& c) -> Results {
-         return {NormGrad(c.x[0], c.x[1], c.x[2], nullptr, c.x[3])};
+         const Values dx = NormGrad(c.x[0], c.x[1], c.x[2], nullptr, c.x[3]);
+         return {c.x.size() > 4 ? Sum(dx, c.x[4]) : dx};
        }},
       {"rms_norm_weight_grad",
        [](const Call& c) -> Results {
