@@ -96,9 +96,9 @@ KernelOr CreateRmsNormGrad(const KernelSpec& spec, Device&, Stream& stream) {
   });
 }
 
-// The scale is read for every row: never the result's memory.
+// Not the addend, which could be: on CPUs it cannot.
 bool CanAliasNormGrad(const KernelSpec& spec, int input) {
-  return input != 2 && CanAliasElementwise(spec, input);
+  return input <= 1 && CanAliasElementwise(spec, input);
 }
 
 absl::StatusOr<CrossEntropyParams> CrossEntropyOf(const KernelSpec& spec) {
