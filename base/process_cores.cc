@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -17,6 +15,7 @@
 
 #include "base/cgroup_internal.h"
 #include "base/machine.h"
+#include "base/system_file.h"
 
 namespace penstock {
 namespace {
@@ -24,12 +23,6 @@ namespace {
 constexpr int64_t kOneCore = 1000;  // flows are whole thousandths of a core
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 constexpr double kMostCores = 1e9;  // of a quota
-
-// Empty if it cannot be read.
-std::string ReadAll(const char* path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 // Of the calling thread; all processors of the machine where the system does not say.
 std::vector<uint32_t> ReadAffinityMask() {
@@ -166,7 +159,7 @@ class GroupTree {
 ProcessCores CoresOfThisProcess() {
   ProcessCores cores{ReadAffinityMask(), {}};
   for (const CgroupPlace& place :
-       FindCpuCgroups(ReadAll("/proc/self/cgroup"), ReadAll("/proc/self/mountinfo"))) {
+       FindCpuCgroups(ContentsOf("/proc/self/cgroup"), ContentsOf("/proc/self/mountinfo"))) {
     for (CoreQuota& quota : QuotasOf(place)) cores.quotas.push_back(std::move(quota));
   }
   return cores;

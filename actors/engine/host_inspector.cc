@@ -89,12 +89,13 @@ absl::StatusOr<std::shared_ptr<Inspection>> HostInspector::Begin() {
 }
 
 absl::StatusOr<EngineSnapshot> HostInspector::Inspect(absl::Duration timeout) {
+  const uint64_t resident_bytes = ResidentBytes();  // before what may take long
   ASSIGN_OR_RETURN(const std::shared_ptr<Inspection> inspection, Begin());
   EngineSnapshot snapshot;
   snapshot.devices = inspection->Take(timeout);
   snapshot.processes.push_back({.pid = getpid(),
                                 .host = HostName(),
-                                .resident_bytes = ResidentBytes(),
+                                .resident_bytes = resident_bytes,
                                 .first_device = first_device_,
                                 .num_devices = static_cast<uint32_t>(snapshot.devices.size())});
   return snapshot;
