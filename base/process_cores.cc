@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -17,6 +15,7 @@
 
 #include "base/cgroup_internal.h"
 #include "base/machine.h"
+#include "base/system_file.h"
 
 namespace penstock {
 namespace {
@@ -24,12 +23,6 @@ namespace {
 constexpr int64_t kOneCore = 1000;  // flows are whole thousandths of a core
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 constexpr double kMostCores = 1e9;  // of a quota
-
-// Empty if it cannot be read.
-std::string ReadAll(const char* path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 // Of the calling thread; all processors of the machine where the system does not say.
 std::vector<uint32_t> ReadAffinityMask() {
@@ -128,12 +121,45 @@ class DisjointSets {
   std::vector<size_t> parents_;
 };
 
+// The groups of all processes. A process in a container may see fewer parents of a group than one
+// outside: of {g} and {g, p}, both are limited by p.
+class GroupTree {
+ public:
+  struct Group {
+    double num_cores = 0;
+    std::string parent;  // empty where no process sees one
+  };
+
+  explicit GroupTree(absl::Span<const ProcessCores> processes) {
+    for (const ProcessCores& process : processes) {
+      const std::vector<CoreQuota>& quotas = process.quotas;
+      for (const CoreQuota& quota : quotas)
+        groups_.try_emplace(quota.group, Group{quota.num_cores, ""});
+      for (size_t i = 1; i < quotas.size(); ++i) SetParent(quotas[i - 1].group, quotas[i].group);
+    }
+  }
+
+  const std::map<std::string, Group>& groups() const { return groups_; }
+
+ private:
+  void SetParent(const std::string& group, const std::string& parent) {
+    if (!groups_[group].parent.empty()) return;
+    // A hierarchy that is mounted twice is listed twice: {g, p, g, p}.
+    for (const std::string* up = &parent; !up->empty(); up = &groups_[*up].parent) {
+      if (*up == group) return;
+    }
+    groups_[group].parent = parent;
+  }
+
+  std::map<std::string, Group> groups_;
+};
+
 }  // namespace
 
 ProcessCores CoresOfThisProcess() {
   ProcessCores cores{ReadAffinityMask(), {}};
-  for (const CgroupPlace& place :
-       FindCpuCgroups(ReadAll("/proc/self/cgroup"), ReadAll("/proc/self/mountinfo"))) {
+  for (const CgroupPlace& place : FindCpuCgroups(ReadSystemFile("/proc/self/cgroup"),
+                                                 ReadSystemFile("/proc/self/mountinfo"))) {
     for (CoreQuota& quota : QuotasOf(place)) cores.quotas.push_back(std::move(quota));
   }
   return cores;
@@ -146,24 +172,22 @@ int CountCores(absl::Span<const ProcessCores> processes) {
   FlowNetwork network;
   const int source = network.AddNode();
   const int sink = network.AddNode();
+  const GroupTree tree(processes);
+  absl::flat_hash_map<std::string, int> groups;  // the nodes
+  for (const auto& [name, group] : tree.groups()) groups[name] = network.AddNode();
+  for (const auto& [name, group] : tree.groups()) {
+    const double num_cores = std::clamp(group.num_cores, 0.0, kMostCores);
+    network.AddEdge(group.parent.empty() ? source : groups[group.parent], groups[name],
+                    std::llround(num_cores * kOneCore));
+  }
   std::vector<const ProcessCores*> added;
-  absl::flat_hash_map<std::string, int> groups;
   absl::flat_hash_map<uint32_t, std::vector<int>> users_of;  // of each processor
   for (const ProcessCores& process : processes) {
     const bool is_known = std::any_of(added.begin(), added.end(),
                                       [&](const ProcessCores* other) { return *other == process; });
     if (is_known) continue;
     added.push_back(&process);
-    int innermost = source;
-    for (auto quota = process.quotas.rbegin(); quota != process.quotas.rend(); ++quota) {
-      const auto [group, is_new] = groups.try_emplace(quota->group, 0);
-      if (is_new) {
-        group->second = network.AddNode();
-        const double num_cores = std::clamp(quota->num_cores, 0.0, kMostCores);
-        network.AddEdge(innermost, group->second, std::llround(num_cores * kOneCore));
-      }
-      innermost = group->second;
-    }
+    const int innermost = process.quotas.empty() ? source : groups[process.quotas.front().group];
     const int user = network.AddNode();
     network.AddEdge(innermost, user, kUnlimited);
     for (const uint32_t processor : process.processors) users_of[processor].push_back(user);

@@ -65,6 +65,23 @@ TEST(CountCoresTest, AParentsQuotaIsSharedByItsGroups) {
   EXPECT_EQ(CountCores(processes), 3);
 }
 
+// As of a process in a container, which sees its own group as the top, and one outside.
+TEST(CountCoresTest, AParentsQuotaHoldsForAProcessThatDoesNotSeeIt) {
+  const ProcessCores inside = On({0, 1}, {{"g", 2}});
+  const ProcessCores outside = On({0, 1}, {{"g", 2}, {"p", 1}});
+  EXPECT_EQ(CountCores({inside, outside}), 1);
+  EXPECT_EQ(CountCores({outside, inside}), 1);
+  // Two levels, each seen by another process.
+  const ProcessCores top = On({2, 3}, {{"p", 2}, {"top", 1}});
+  const ProcessCores middle = On({0, 1}, {{"g", 2}, {"p", 2}});
+  EXPECT_EQ(CountCores({inside, middle, top}), 1);
+  EXPECT_EQ(CountCores({top, middle, inside}), 1);
+}
+
+TEST(CountCoresTest, AHierarchyMountedTwiceCountsOnce) {
+  EXPECT_EQ(CountCores({On({0, 1, 2, 3}, {{"g", 3}, {"p", 2}, {"g", 3}, {"p", 2}})}), 2);
+}
+
 // The example of the header; and one where neither all masks nor all quotas are the bound.
 TEST(CountCoresTest, MasksAndQuotasHoldAtOnce) {
   const std::vector<ProcessCores> processes = {On({0, 1}), On({0, 1}, {{"g", 1}}),

@@ -31,20 +31,24 @@ bool HasCheckpoint(const Job& job) {
   return steps.ok() && !steps->empty();
 }
 
-}  // namespace
-
-std::string ResumeHintNow(const Environment& environment, const Job& job) {
-  return HasCheckpoint(job) ? ResumeHintOf(environment, job) : "";
-}
-
-std::string ResumeHintOf(const Environment& environment, const Job& job) {
-  if (job.checkpoint.path.empty()) return "";
+// `is_certain`: there is a checkpoint.
+std::string HintOf(const Environment& environment, const Job& job, bool is_certain) {
   std::error_code error;
-  return ResumeHint(std::filesystem::absolute(job.checkpoint.path).string(), HasCheckpoint(job),
+  return ResumeHint(std::filesystem::absolute(job.checkpoint.path).string(), is_certain,
                     std::filesystem::current_path(error).string(), HostName(),
                     {.program = environment.called_as,
                      .arguments = environment.arguments,
                      .starter = environment.launch.starter});
+}
+
+}  // namespace
+
+std::string ResumeHintNow(const Environment& environment, const Job& job) {
+  return HasCheckpoint(job) ? HintOf(environment, job, /*is_certain=*/true) : "";
+}
+
+std::string ResumeHintOf(const Environment& environment, const Job& job) {
+  return job.checkpoint.path.empty() ? "" : HintOf(environment, job, HasCheckpoint(job));
 }
 
 absl::StatusOr<std::unique_ptr<actors::Cluster>> StartJobCluster(

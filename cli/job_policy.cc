@@ -61,11 +61,6 @@ absl::StatusOr<planner::PolicyRegistry> PoliciesOf(const Registries& registries,
                  StrJoin(names, ", "), ", or a file that ends in .csv or .so")));
 }
 
-planner::PolicyRegistry PoliciesOfRun(const Registries& registries, const Job& job) {
-  absl::StatusOr<planner::PolicyRegistry> policies = PoliciesOf(registries, job);
-  return policies.ok() ? *std::move(policies) : registries.policies;
-}
-
 std::string PolicyLibraryOf(const Job& job, const planner::Plan& plan) {
   const bool decides_later =
       plan.policy == job.parallel.schedule && HasSuffix(plan.policy, ".so") &&

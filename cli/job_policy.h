@@ -33,9 +33,6 @@ absl::StatusOr<std::unique_ptr<const planner::Policy>> ReadPolicyFile(const std:
 // key, or into the file.
 absl::StatusOr<planner::PolicyRegistry> PoliciesOf(const Registries& registries, const Job& job);
 
-// As PoliciesOf; where that fails, as of a plan that is not the job's, the registered ones.
-planner::PolicyRegistry PoliciesOfRun(const Registries& registries, const Job& job);
-
 // The job's policy if that is a plug-in library which decides while the plan runs, for the
 // processes that run the plan; else empty.
 std::string PolicyLibraryOf(const Job& job, const planner::Plan& plan);

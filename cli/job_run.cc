@@ -102,7 +102,7 @@ class JobRun {
         lines_(lines),
         options_(options),
         job_(job),
-        policies_(PoliciesOfRun(environment.registries, job)),
+        policies_(std::move(program.policies)),
         plan_(std::move(program.plan)),
         model_(std::move(program.model)),
         estimate_(std::move(program.estimate)),
@@ -281,6 +281,7 @@ class JobRun {
     const OtherLoad other_load(ProcessesOnThisHost());
     const absl::Status trained = trainer.Run(&summary_);
     summary_.other_cores = other_load.Cores();
+    summary_.num_cores = other_load.num_cores();
     if (memory.has_value()) memory_ = memory->Finish();
     memory.reset();
     is_done_before_ = trained.ok() && summary_.steps == 0;
@@ -301,7 +302,7 @@ class JobRun {
     summary_.trace_every = session_options_.trace_every;
     step_windows_ = trainer.step_windows();
     AddTraceAnalysis();
-    if (const std::string load = OtherLoadNote(summary_, UsableCores()); !load.empty()) {
+    if (const std::string load = OtherLoadNote(summary_); !load.empty()) {
       environment_.err << "note: " << load << std::endl;
     }
     Parameters parameters;

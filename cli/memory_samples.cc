@@ -24,15 +24,16 @@ MemorySampler::MemorySampler(std::shared_ptr<actors::Inspector> inspector, absl:
 MemorySampler::~MemorySampler() { Finish(); }
 
 void MemorySampler::Sample() {
+  // Processes look at their memory at once; what takes time are devices that do not answer.
+  const int64_t begin_ns = SteadyClock().NowNs();
   const absl::StatusOr<actors::EngineSnapshot> snapshot = inspector_->Inspect(kSampleTimeout);
   if (!snapshot.ok()) return;
-  const int64_t now_ns = SteadyClock().NowNs();
   const absl::MutexLock lock(&mutex_);
   bool is_full = false;
   for (const actors::ProcessSnapshot& process : snapshot->processes) {
     if (!process.answers || process.resident_bytes == 0) continue;
     std::vector<actors::UseSample>& samples = samples_[process.rank];
-    samples.push_back({now_ns, static_cast<int64_t>(process.resident_bytes)});
+    samples.push_back({begin_ns, static_cast<int64_t>(process.resident_bytes)});
     is_full |= samples.size() >= max_samples_;
   }
   if (!is_full) return;

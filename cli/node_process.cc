@@ -42,12 +42,12 @@ void Send(int socket, std::string_view packet) {
   }
 }
 
-// Empty: the other end is closed.
-std::string Receive(int socket) {
+// Empty: the other end is closed; with MSG_DONTWAIT also that there is nothing.
+std::string Receive(int socket, int flags = 0) {
   std::string packet(kMaxPacketBytes, '\0');
   ssize_t num_bytes = 0;
   do {
-    num_bytes = recv(socket, packet.data(), packet.size(), 0);
+    num_bytes = recv(socket, packet.data(), packet.size(), flags);
   } while (num_bytes < 0 && errno == EINTR);
   packet.resize(static_cast<size_t>(std::max<ssize_t>(num_bytes, 0)));
   return packet;
@@ -107,21 +107,24 @@ NodeProcess::NodeProcess(Work work)
     Serve(ends[1], work_);
   }
   close(ends[1]);
-  if (pid_ < 0) {
-    close(ends[0]);
+  if (pid_ > 0) exit_fd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
+  if (exit_fd_ >= 0) {
+    socket_ = ends[0];
     return;
   }
-  socket_ = ends[0];
-  exit_fd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
+  close(ends[0]);
+  if (pid_ < 0) return;
+  // Nothing would tell its end where a child of its own keeps the socket open.
+  kill(pid_, SIGKILL);
+  Reap(nullptr);
 }
 
 NodeProcess::~NodeProcess() {
   if (socket_ >= 0) close(socket_);
   if (pid_ > 0) {
     pollfd exit = {exit_fd_, POLLIN, 0};
-    if (exit_fd_ < 0 || poll(&exit, 1, kExitGraceMs) <= 0) kill(pid_, SIGKILL);
-    while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-    }
+    if (poll(&exit, 1, kExitGraceMs) <= 0) kill(pid_, SIGKILL);
+    Reap(nullptr);
   }
   if (exit_fd_ >= 0) close(exit_fd_);
 }
@@ -159,7 +162,8 @@ NodeProcess::End NodeProcess::Run(const Task& task) {
     // A child of the node may keep its end of the socket open.
     pollfd fds[2] = {{socket_, POLLIN, 0}, {exit_fd_, POLLIN, 0}};
     if (poll(fds, 2, -1) < 0) continue;
-    const std::string packet = fds[0].revents != 0 ? Receive(socket_) : "";
+    // What it has sent before its end comes first. poll may have looked at the socket before that.
+    const std::string packet = Receive(socket_, MSG_DONTWAIT);
     if (packet.empty()) return AwaitDeath();
     if (packet == kJoined) {
       has_joined_ = true;
@@ -172,19 +176,22 @@ NodeProcess::End NodeProcess::Run(const Task& task) {
   }
 }
 
+void NodeProcess::Reap(int* wait_status) {
+  while (waitpid(pid_, wait_status, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = -1;
+}
+
 NodeProcess::End NodeProcess::AwaitDeath() {
   int wait_status = 0;
-  while (waitpid(pid_, &wait_status, 0) < 0 && errno == EINTR) {
-  }
+  Reap(&wait_status);
   End end;
   end.has_joined = has_joined_;
   end.wait_status = wait_status;
-  end.is_out_of_memory = WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL &&
-                         actors::OutOfMemoryKills() > num_memory_kills_;
+  end.is_out_of_memory = actors::IsProbablyOutOfMemory(wait_status, num_memory_kills_);
   end.status =
       absl::UnavailableError(StrCat(actors::DescribeWaitStatus(wait_status),
                                     end.is_out_of_memory ? actors::kProbablyOutOfMemory : ""));
-  pid_ = -1;
   return end;
 }
 

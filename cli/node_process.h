@@ -68,6 +68,7 @@ class NodeProcess {
  private:
   [[noreturn]] static void Serve(int socket, const Work& work);
   End AwaitDeath();
+  void Reap(int* wait_status);  // waits for the end of the process
 
   const Work work_;
   pid_t pid_ = -1;

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <sstream>
 #include <string>
@@ -15,16 +13,12 @@
 #include "base/device.h"
 #include "base/process_cores.h"
 #include "base/strings.h"
+#include "base/system_file.h"
 
 namespace penstock::cli {
 namespace {
 
 constexpr double kLeastSeconds = 1;
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 std::set<int> AllowedCores() {
   const std::vector<uint32_t> processors = CoresOfThisProcess().processors;
@@ -64,15 +58,18 @@ int64_t ProcessTicks(std::string_view stat) {
 }
 
 OtherLoad::OtherLoad(std::vector<int64_t> own)
-    : own_(std::move(own)), begin_ns_(SteadyClock().NowNs()), begin_(Read()) {}
+    : cores_(AllowedCores()),
+      own_(std::move(own)),
+      begin_ns_(SteadyClock().NowNs()),
+      begin_(Read()) {}
 
 OtherLoad::Ticks OtherLoad::Read() const {
   Ticks ticks;
-  ticks.busy = BusyTicks(ReadAll("/proc/stat"), AllowedCores());
-  ticks.own = ProcessTicks(ReadAll("/proc/self/stat"));
+  ticks.busy = BusyTicks(ReadSystemFile("/proc/stat"), cores_);
+  ticks.own = ProcessTicks(ReadSystemFile("/proc/self/stat"));
   ticks.is_known = ticks.busy >= 0 && ticks.own >= 0;
   for (const int64_t process : own_) {
-    const int64_t own = ProcessTicks(ReadAll(StrCat("/proc/", process, "/stat")));
+    const int64_t own = ProcessTicks(ReadSystemFile(StrCat("/proc/", process, "/stat")));
     ticks.is_known = ticks.is_known && own >= 0;
     ticks.own += own;
   }

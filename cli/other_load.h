@@ -24,6 +24,8 @@ class OtherLoad {
   // The mean number of cores, of those that this process may use, that others have kept busy since
   // then. Time that a hypervisor took counts as theirs. NaN: not known, or less than a second.
   double Cores() const;
+  // How many it may use. A quota, which others do not take from, does not count.
+  int64_t num_cores() const { return static_cast<int64_t>(cores_.size()); }
 
  private:
   struct Ticks {
@@ -33,6 +35,7 @@ class OtherLoad {
   };
   Ticks Read() const;
 
+  const std::set<int> cores_;
   const std::vector<int64_t> own_;
   const int64_t begin_ns_;
   const Ticks begin_;

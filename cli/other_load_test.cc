@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 
 #include "base/device.h"
+#include "base/process_cores.h"
 
 namespace penstock::cli {
 namespace {
@@ -44,6 +45,7 @@ TEST(OtherLoadTest, ProcessesOfTheJobDoNotCount) {
   ASSERT_GT(child, 0);
   const OtherLoad with_child({child});
   const OtherLoad without_child({});
+  EXPECT_EQ(with_child.num_cores(), static_cast<int64_t>(CoresOfThisProcess().processors.size()));
   EXPECT_TRUE(std::isnan(without_child.Cores()));  // too soon
   // Only clocks of the system can tell how it shared its cores, so this takes a second.
   const SteadyClock clock;

@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 
+#include "tests/support/cluster_text.h"
 #include "tests/support/temp_folder.h"
 
 namespace penstock::cli {
@@ -81,23 +82,8 @@ TEST(ReplayedLinksTest, AreThoseOfTheClustersFile) {
   Job job;
   job.cluster.processes = 2;
   job.cluster.file = folder.Path("cluster.toml");
-  std::ofstream(job.cluster.file) << R"(name = "two hosts"
-[[kind]]
-name = "core"
-memory_bytes = 1_000_000_000
-memory_bytes_per_s = 1e10
-peak_flops_per_s = {f32 = 1e11}
-[[level]]
-name = "host"
-fan_out = 2
-bytes_per_s = 5e9
-latency_s = 1e-6
-[[level]]
-name = "network"
-fan_out = 2
-bytes_per_s = 2e8
-latency_s = 9e-6
-)";
+  std::ofstream(job.cluster.file) << testing::ClusterText(
+      {.levels = {{"host", 2, 5e9, 1e-6}, {"network", 2, 2e8, 9e-6}}});
   const ReplayedLinks links =
       LinksOfProcesses(job, {0, 0, 1, 1}, [](double) { return std::optional<double>(kShown); });
   ExpectRates(links(0, 1), 9e-6, 2e8);

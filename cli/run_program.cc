@@ -54,6 +54,7 @@ absl::Status CheckKeyOfPlan(std::string_view assignment) {
 absl::StatusOr<RunProgram> LoadPlan(const Registries& registries, const std::string& file,
                                     const Job& job) {
   RunProgram program;
+  program.policies = registries.policies;
   ASSIGN_OR_RETURN(program.plan, ReadVerifiedPlan(file, registries.policies));
   const auto devices = static_cast<int64_t>(program.plan.devices.size());
   if (job.cluster.devices.has_value() && *job.cluster.devices != devices) {
@@ -88,6 +89,7 @@ absl::StatusOr<RunProgram> CompileJob(const Registries& registries, const RunOpt
                                       const Job& job) {
   RunProgram program;
   ASSIGN_OR_RETURN(JobGraph graph, BuildJobGraph(registries, job));
+  program.policies = graph.policies;
   program.model = graph.model;
   program.text = graph.notes + SummarizeJob(graph);
   const CompileSettings settings = SettingsOf(options, job, graph, &program);
@@ -159,6 +161,7 @@ absl::StatusOr<RunProgram> LoadJobPlan(const Registries& registries, const RunOp
   ASSIGN_OR_RETURN(JobGraph graph, BuildJobGraph(registries, job));
   ASSIGN_OR_RETURN(RunProgram program, LoadPlan(registries, options.plan, job));
   RETURN_IF_ERROR(CheckIsPlanOf(job, graph, program.plan, options.plan));
+  program.policies = graph.policies;
   program.model = graph.model;
   program.text = graph.notes + SummarizeJob(graph);
   if (IsPage(options.report)) {

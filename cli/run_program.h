@@ -19,6 +19,7 @@
 
 #include "planner/compile.h"
 #include "planner/plan/plan.h"
+#include "planner/policy/policy.h"
 
 namespace penstock::cli {
 
@@ -50,8 +51,9 @@ struct RunOptions {
 // What is to be run: the plan as it was read back, and of a job its model.
 struct RunProgram {
   planner::Plan plan;
-  JobModel model;    // without a model where a plan file or a graph file is run
-  std::string text;  // the summary before the run
+  planner::PolicyRegistry policies;  // with the job's own
+  JobModel model;                    // without a model where a plan file or a graph file is run
+  std::string text;                  // the summary before the run
   planner::StepEstimate estimate;
   Report page;  // with the graph, where the report is a page
 };

@@ -191,13 +191,13 @@ double TypicalStepTime(absl::Span<const double> step_times_s) {
   return sorted.size() % 2 == 1 ? sorted[middle] : 0.5 * (sorted[middle - 1] + sorted[middle]);
 }
 
-std::string OtherLoadNote(const RunSummary& summary, int64_t usable_cores) {
+std::string OtherLoadNote(const RunSummary& summary) {
   constexpr double kLeastCores = 0.1;
   if (!summary.path.has_value() || !(summary.other_cores >= kLeastCores)) return "";
   return fmt::format(
       "other programs kept {:.1f} of {} busy: what waited for a core because of them counts as "
       "computation, exposed communication or idle time",
-      summary.other_cores, Counted(usable_cores, "core"));
+      summary.other_cores, Counted(summary.num_cores, "core"));
 }
 
 std::string SummaryJson(const RunSummary& summary) {

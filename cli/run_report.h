@@ -39,8 +39,10 @@ struct RunSummary {
   double unigram_entropy = 0;  // NaN: no text
   std::string sample;
   std::string cores_note;  // where devices outnumber the cores
-  // Cores of this host that other programs kept busy during the training; NaN: not known.
+  // Cores of this host that other programs kept busy during the training, of so many; NaN: not
+  // known.
   double other_cores = std::numeric_limits<double>::quiet_NaN();
+  int64_t num_cores = 0;
   // What GPUs launch as CUDA graphs, a line for devices of which the same is true; empty: no GPUs.
   std::vector<std::string> graphs;
   // What a step would take at the peak rates of the devices (planner/simulator/peak_step.h), and
@@ -65,8 +67,8 @@ struct RunSummary {
 double TypicalStepTime(absl::Span<const double> step_times_s);
 
 // Why parts of the path may be longer than they would be on a quiet machine: other programs had a
-// part of the `usable_cores`. Empty where they hardly had one, or there is no path.
-std::string OtherLoadNote(const RunSummary& summary, int64_t usable_cores);
+// part of the cores. Empty where they hardly had one, or there is no path.
+std::string OtherLoadNote(const RunSummary& summary);
 
 // {"summary": {...}}, one line.
 std::string SummaryJson(const RunSummary& summary);

@@ -1,5 +1,6 @@
 #include "cli/run_report.h"
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,20 @@ TEST(RunReportTest, UtilisationIsShownWhereThePeakIsKnown) {
   EXPECT_THAT(SummaryText(summary), HasSubstr(", MFU 40.0 % of H100\n"));
   const nlohmann::json json = nlohmann::json::parse(SummaryJson(summary));
   EXPECT_EQ(json["summary"]["mfu"].get<double>(), 0.4);
+}
+
+TEST(RunReportTest, TheLoadOfOtherProgramsIsNotedBesideAPath) {
+  RunSummary summary;
+  summary.other_cores = 1.26;
+  summary.num_cores = 4;
+  EXPECT_EQ(OtherLoadNote(summary), "");
+  summary.path.emplace();
+  EXPECT_THAT(OtherLoadNote(summary),
+              ::testing::StartsWith("other programs kept 1.3 of 4 cores busy: "));
+  summary.other_cores = 0.09;
+  EXPECT_EQ(OtherLoadNote(summary), "");
+  summary.other_cores = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(OtherLoadNote(summary), "");
 }
 
 // Sending a scalar does not take a millisecond: the second time, a thread had no core.

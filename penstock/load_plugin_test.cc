@@ -1,5 +1,6 @@
 #include "penstock/load_plugin.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 
 #include <string>
@@ -25,6 +26,18 @@ std::string MessageOf(const char* fault, absl::StatusCode code) {
   EXPECT_EQ(status.code(), code) << fault;
   EXPECT_THAT(ToStd(status.message()), StartsWith(PENSTOCK_FAULTY_PLUGIN ": ")) << fault;
   return std::string(status.message());
+}
+
+// A library that is no plug-in, wherever this system has it.
+std::string PathOfMathLibrary() {
+  void* const library = dlopen("libm.so.6", RTLD_LAZY);
+  void* const function = library == nullptr ? nullptr : dlsym(library, "lgamma");
+  Dl_info info = {};
+  if (function == nullptr || dladdr(function, &info) == 0) {
+    ADD_FAILURE() << "libm.so.6 is not found";
+    return "";
+  }
+  return info.dli_fname;
 }
 
 TEST(LoadPluginTest, LoadsALibrary) {
@@ -57,7 +70,7 @@ TEST(LoadPluginTest, SaysWhyALibraryCannotBeLoaded) {
   EXPECT_THAT(
       ToStd(missing.message()),
       AllOf(StartsWith("nowhere.so: the plug-in cannot be loaded: "), HasSubstr("No such")));
-  const absl::Status other = LoadPlugin("/lib/x86_64-linux-gnu/libm.so.6", registries);
+  const absl::Status other = LoadPlugin(PathOfMathLibrary(), registries);
   EXPECT_EQ(other.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(ToStd(other.message()), HasSubstr("expected a function penstock_plugin"));
 }

@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 
 #include "planner/cluster/cluster_file.h"
+#include "tests/support/cluster_text.h"
 
 namespace penstock::planner {
 namespace {
@@ -74,28 +75,15 @@ class FitTest : public ::testing::Test {
 
 // Steps that a known cluster "measures" are predicted by what is fitted to them.
 TEST_F(FitTest, FindsRatesThatExplainTheSteps) {
-  const Cluster truth = *ParseCluster(R"(name = "truth"
-[[kind]]
-name = "device"
-memory_bytes = 1_000_000_000_000
-memory_bytes_per_s = 8e11
-peak_flops_per_s = {f32 = 100e12}
-efficiency = [[1e9, 0.2], [1e11, 0.7]]
-launch_s = 2e-5
-step_s = 1e-2
-[[level]]
-name = "node"
-fan_out = 4
-bytes_per_s = 1e11
-latency_s = 1e-5
-[[level]]
-name = "pod"
-fan_out = 2
-bytes_per_s = 1e10
-latency_s = 3e-5
-uplinks = "device"
-)",
-                                      "truth.toml");
+  const Cluster truth = *ParseCluster(
+      testing::ClusterText(
+          {.memory_bytes = 1'000'000'000'000,
+           .memory_bytes_per_s = 8e11,
+           .f32_flops_per_s = 100e12,
+           .more = "efficiency = [[1e9, 0.2], [1e11, 0.7]]\n"
+                   "launch_s = 2e-5\nstep_s = 1e-2\n",
+           .levels = {{"node", 4, 1e11, 1e-5}, {"pod", 2, 1e10, 3e-5, "uplinks = \"device\"\n"}}}),
+      "truth.toml");
   std::vector<MeasuredStep> steps = {Step(512, 1, 1, 1, 1),  Step(512, 4, 2, 1, 1),
                                      Step(1024, 2, 1, 2, 1), Step(2048, 4, 2, 2, 1),
                                      Step(1024, 2, 1, 1, 2), Step(2048, 2, 4, 2, 1),
@@ -112,6 +100,8 @@ uplinks = "device"
   EXPECT_LT(calibration->mean_error, 0.05);
   EXPECT_LE(calibration->mean_error, calibration->max_error);
   EXPECT_GT(trials, 100);
+  // Between the steps of the host, which no rate of a device explains.
+  EXPECT_NEAR(calibration->cluster.spec().kinds[0].step_s, 1e-2, 2e-3);
   // What is written is read back.
   const auto again = ParseCluster(FormatCluster(calibration->cluster), "again.toml");
   ASSERT_TRUE(again.ok()) << again.status();

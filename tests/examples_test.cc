@@ -1,5 +1,7 @@
 // The examples without a test beside them do what they say, and the command loads their plug-in.
 
+#include <stdlib.h>
+
 #include <cmath>
 #include <fstream>
 #include <string>
@@ -17,6 +19,7 @@ namespace penstock::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Lt;
@@ -162,6 +165,15 @@ TEST_F(PluginCommandTest, APolicyOfALibraryDecidesWhileAPlanRuns) {
     for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(losses[i], one[i], 1e-9) << processes;
   }
   const std::string job = PENSTOCK_SOURCE_DIR "/examples/custom_operator/prototypes.toml";
+  // One that throws when it is asked shows that it is asked.
+  setenv("PENSTOCK_POLICY_FAULT", "next throws", /*replace=*/1);
+  const std::string failed =
+      Call({"run", job, "--plugin", kPlugin, "--strategy", "pp=2", "--procs", "2", "--set",
+            "parallel.microbatches=2", "--policy", PENSTOCK_FAULTY_POLICY},
+           1);
+  unsetenv("PENSTOCK_POLICY_FAULT");
+  EXPECT_THAT(failed, ContainsRegex("policy '.*libfaulty_policy.so' threw at stage [01], step 1: "
+                                    "oops"));
   EXPECT_THAT(Call(with({"simulate", job, "--plugin", kPlugin})), HasSubstr("pp=2"));
   EXPECT_THAT(Call({"list", "policies", "--plugin", policy}), HasSubstr(policy));
 }

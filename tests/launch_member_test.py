@@ -28,7 +28,7 @@ PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
 sys.path.insert(0, str(ROOT))
 sys.dont_write_bytecode = True
 
-from tests.support import etcd, memory_group  # noqa: E402
+from tests.support import control_group, etcd  # noqa: E402
 from tests.support.launched_job import (PATIENCE_S, STEPS, children_of, free_port,  # noqa: E402
                                         job_text, losses, losses_here)
 
@@ -569,7 +569,7 @@ class LaunchMemberTest(unittest.TestCase):
 
     def test_a_member_without_memory_is_named_with_the_reason(self):
         try:
-            group = memory_group.MemoryGroup(128 << 20)
+            group = control_group.memory_group(128 << 20)
         except OSError as error:
             self.skipTest(f"no limit of memory here: {error}")
         self.addCleanup(group.close)

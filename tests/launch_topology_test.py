@@ -19,41 +19,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 sys.dont_write_bytecode = True
 
+from tests.support import control_group  # noqa: E402
 from tests.support.launched_job import job_text, losses, losses_here  # noqa: E402
 from tests.support.network import Network  # noqa: E402
 
 PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
-CGROUPS = pathlib.Path("/sys/fs/cgroup")
-PERIOD_US = 100000
-
-
-class CpuGroup:
-    """A control group whose processes get a part of a processor, or all that there is. What else runs on
-    this machine has to wait for them: else a limit would not matter where all wait for each other."""
-
-    def __init__(self, part=None):
-        self.folder = None
-        quota_us = int(part * PERIOD_US) if part is not None else None
-        name = f"penstock-test-{os.getpid()}-{part}"
-        if (CGROUPS / "cpu").is_dir():
-            self.folder = CGROUPS / "cpu" / name
-            limits = {"cpu.shares": 200000, "cpu.cfs_period_us": PERIOD_US,
-                      "cpu.cfs_quota_us": quota_us or -1}
-        elif "cpu" in (CGROUPS / "cgroup.subtree_control").read_text().split():
-            self.folder = CGROUPS / name
-            limits = {"cpu.weight": 10000, "cpu.max": f"{quota_us or 'max'} {PERIOD_US}"}
-        else:
-            raise OSError("no control groups of processor time")
-        self.folder.mkdir()
-        for file, value in limits.items():
-            (self.folder / file).write_text(str(value))
-
-    @property
-    def processes(self):
-        return self.folder / "cgroup.procs"
-
-    def close(self):
-        self.folder.rmdir()
 
 
 class TopologyTest(unittest.TestCase):
@@ -169,7 +139,7 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
         groups = []
         try:
             for part_of_host in (None, part):
-                groups.append(CpuGroup(part_of_host))
+                groups.append(control_group.cpu_group(part_of_host))
                 self.addCleanup(groups[-1].close)
         except OSError as error:
             self.skipTest(f"no limit of processor time here: {error}")

@@ -112,6 +112,14 @@ class DurableOrderTest : public ::testing::Test {
     return events_.size();
   }
 
+  // The last event of this kind before event `end`; `end`: there is none.
+  size_t FindLast(Call call, std::string_view path, size_t end) const {
+    for (size_t i = end; i > 0; --i) {
+      if (events_[i - 1].call == call && events_[i - 1].path == path) return i - 1;
+    }
+    return end;
+  }
+
   // Whether `path` is synced after event `after` and before event `before`.
   bool IsSyncedBetween(const std::string& path, size_t after, size_t before) const {
     return Find(Call::kSync, path, after + 1) < before;
@@ -234,7 +242,7 @@ TEST_F(DurableOrderTest, AFileIsReplacedByOneThatLiesOnTheDisk) {
                           events_.begin());
   ASSERT_LT(renamed, events_.size());
   const std::string part = events_[renamed].path;
-  const size_t written = Find(Call::kWrite, part);
+  const size_t written = FindLast(Call::kWrite, part, renamed);
   EXPECT_LT(written, renamed);
   EXPECT_TRUE(IsSyncedBetween(part, written, renamed));
   EXPECT_TRUE(IsSyncedBetween(temp_.path().string(), renamed, events_.size()));

@@ -50,14 +50,20 @@ class ClusterActorsTest : public ::testing::Test {
   }
 
   absl::StatusOr<NodeDescription> Join(int rank) {
-    absl::Notification is_answered;
-    absl::StatusOr<NodeDescription> answer = absl::UnknownError("no answer");
-    actors_.membership().Join({rank, {}}, [&](const absl::StatusOr<NodeDescription>& joined) {
-      answer = joined;
-      is_answered.Notify();
+    struct Answer {
+      absl::Notification is_given;
+      absl::StatusOr<NodeDescription> joined = absl::UnknownError("no answer");
+    };
+    const auto answer = std::make_shared<Answer>();  // it may come after the wait
+    actors_.membership().Join({rank, {}}, [answer](const absl::StatusOr<NodeDescription>& joined) {
+      answer->joined = joined;
+      answer->is_given.Notify();
     });
-    is_answered.WaitForNotification();  // each is answered, after kJoinTimeout at the latest
-    return answer;
+    // Each is answered, after kJoinTimeout at the latest.
+    if (!answer->is_given.WaitForNotificationWithTimeout(absl::Seconds(60))) {
+      return absl::DeadlineExceededError("a request to join was not answered");
+    }
+    return answer->joined;
   }
 
   absl::Mutex mutex_;

@@ -237,6 +237,24 @@ TEST_F(FailureDetectorTest, SilenceCountsOnceTheLoopHasLookedAgain) {
   EXPECT_THAT(losses_, ElementsAre("1 has not answered for 1s at work, 0"));
 }
 
+// What was told meanwhile: it has answered, and was asked once more.
+TEST_F(FailureDetectorTest, SilenceBeforeTheLastAnswerDoesNotCount) {
+  AllJoined();
+  loop_runs_ = false;
+  detector_.OnAsked(1);
+  Advance(1100);
+  detector_.OnAnswered(1);
+  detector_.OnAsked(1);
+  detector_.OnLookedAgain({1, false, ""});
+  EXPECT_THAT(losses_, IsEmpty());
+  Advance(900);
+  detector_.OnLookedAgain({1, false, ""});
+  EXPECT_THAT(losses_, IsEmpty());
+  Advance(200);
+  detector_.OnLookedAgain({1, false, " at work"});
+  EXPECT_THAT(losses_, ElementsAre("1 has not answered for 1s at work, 0"));
+}
+
 TEST_F(FailureDetectorTest, OneThatIsNotAskedAnyMoreIsNotSilent) {
   AllJoined();
   detector_.OnAsked(1);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <map>
 #include <memory>
 #include <utility>
 
@@ -14,6 +13,7 @@
 #include "actors/cluster/launcher_internal.h"
 #include "actors/cluster/line_splitter.h"
 #include "actors/cluster/local_launcher_internal.h"
+#include "actors/cluster/process_notes_internal.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -62,22 +62,21 @@ class Agent {
   absl::Status Start() {
     launcher_ = std::make_unique<LocalLauncher>(loop_.io(), HostName());
     launcher_->SetEvents({[this](uint32_t rank, std::string_view line) {
-                            const auto below = last_lines_.find(rank);
-                            if (below != last_lines_.end())
-                              below->second = line.substr(0, kMaxStarterLineBytes);
+                            notes_.OnLine(rank, line);
                             for (const AgentReport& report : ReportsOfLine(rank, line))
                               Tell(report);
                           },
                           [this](uint32_t rank, int wait_status, std::string_view note) {
                             Tell({AgentReport::Kind::kExit, rank, wait_status,
-                                  note.empty() ? NoteOf(rank, wait_status) : std::string(note)});
+                                  notes_.NoteOf(rank, wait_status, note)});
                             exited_.push_back(rank);
                           }});
     // First, so that the tree grows while the nodes of this host start.
     uint32_t rank_below = options_.first_rank + options_.num_ranks;
     for (const absl::Span<const TreeHost> part : SplitHosts(options_.below, options_.tree.fanout)) {
-      RETURN_IF_ERROR(launcher_->Launch(CommandOfPart(options_.tree, part, rank_below)).status());
-      last_lines_[rank_below];
+      const LaunchCommand command = CommandOfPart(options_.tree, part, rank_below);
+      RETURN_IF_ERROR(launcher_->Launch(command).status());
+      notes_.OnLaunched(command);
       rank_below += NumRanks(part);
     }
     std::vector<std::vector<int>> cores(options_.num_ranks);
@@ -119,13 +118,6 @@ class Agent {
   void Close() { launcher_ = nullptr; }  // kills what still runs
 
  private:
-  // Of the end of a node that a program such as ssh has started from here.
-  std::string NoteOf(uint32_t rank, int wait_status) const {
-    const auto below = last_lines_.find(rank);
-    if (below == last_lines_.end()) return "";
-    return StarterNote(options_.tree.through[0], HostName(), wait_status, below->second);
-  }
-
   void Tell(const AgentReport& report) {
     if (!is_alone_ && !Write(StrCat(ToLine(report), "\n"))) is_alone_ = true;
   }
@@ -137,9 +129,7 @@ class Agent {
   std::vector<uint32_t> exited_;  // those of which the end was told
   kj::TimePoint end_began_;       // when the end of the job was not certain yet
   bool is_alone_ = false;         // nobody reads any more
-  // What was printed last by each program that starts an agent below, or by the agent: by the first
-  // of its ranks.
-  std::map<uint32_t, std::string> last_lines_;
+  ProcessNotes notes_;
   std::unique_ptr<LocalLauncher> launcher_;
 };
 

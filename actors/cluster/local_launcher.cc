@@ -50,8 +50,7 @@ absl::StatusOr<LaunchedProcess> LocalLauncher::Launch(const LaunchCommand& comma
           note = StrCat(", which ended the program on ", here_, " that had started the node");
         } else if (is_remote) {
           wait_status = OfRemote(wait_status);
-        } else if (WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL &&
-                   OutOfMemoryKills() > num_kills) {
+        } else if (IsProbablyOutOfMemory(wait_status, num_kills)) {
           note = kProbablyOutOfMemory;
         }
         OnExit(rank, agent_ranks, wait_status, note);

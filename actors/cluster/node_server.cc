@@ -250,10 +250,9 @@ class NodeServer final : public control::Node::Server {
     const kj::TimePoint deadline =
         node_.loop.timer().now() +
         std::min<uint32_t>(params.getTimeoutMs(), kMaxInspectionMs) * kj::MILLISECONDS;
+    context.getResults().setResidentBytes(ResidentBytes());
     return AwaitInspection(*begun, deadline).then([context, inspection = *begun]() mutable {
-      auto results = context.getResults();
-      control::WriteDevices(inspection->Take(absl::ZeroDuration()), results);
-      results.setResidentBytes(ResidentBytes());
+      control::WriteDevices(inspection->Take(absl::ZeroDuration()), context.getResults());
     });
   }
 

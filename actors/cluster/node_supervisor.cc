@@ -108,6 +108,7 @@ control::StatusPromise NodeSupervisor::Listen(std::string key, ClusterActors& ac
   joined_fulfiller_ = kj::mv(paf.fulfiller);
   all_joined_ = kj::heap(paf.promise.fork());
   tasks_ = kj::heap<kj::TaskSet>(*this);
+  RETURN_IF_ERROR(loss_);  // one of the actors has ended already
   questions_ = std::make_unique<control::Questions<JobStatus>>(loop_, options_.status_answers);
   pings_ = {
       .interval = std::max(options_.heartbeat_interval, options_.num_processes * kHeartbeatPerNode),
@@ -266,14 +267,15 @@ void NodeSupervisor::StartHeartbeat(uint32_t rank, control::Node::Client client)
 }
 
 void NodeSupervisor::OnMemberGone(uint32_t rank) {
-  if (nodes_[rank]->is_lost || is_ending_) return;
+  if (nodes_[rank]->is_lost) return;
+  if (is_ending_ && !MayBeReported(*nodes_[rank])) return;
   OnDisconnected(rank);
 }
 
 void NodeSupervisor::OnDisconnected(uint32_t rank) {
   Node& node = *nodes_[rank];
   ConnectionClosed closed{rank, node.is_launched, WhenLost(rank)};
-  if (!node.is_watched || node.is_end_known || is_ending_) {
+  if (!MayBeReported(node)) {
     actors_->failure_detector().OnDisconnected(std::move(closed));
     return;
   }
@@ -423,6 +425,7 @@ void NodeSupervisor::BeginEnding() {
 
 kj::Promise<void> NodeSupervisor::Stop(const absl::Status& outcome) {
   BeginEnding();
+  if (port_.get() == nullptr) return kj::READY_NOW;  // nothing was launched or has joined
   TellToExit(outcome);
   return AwaitExits(StopDeadline());
 }
@@ -431,6 +434,7 @@ void NodeSupervisor::Fail(const absl::Status& cause) {
   if (is_ending_) return;
   BeginEnding();
   loss_ = cause;
+  if (tasks_.get() == nullptr) return;  // before Listen, which will tell it
   if (joined_fulfiller_->isWaiting()) joined_fulfiller_->fulfill(absl::Status(cause));
   FailSessionsOver(0, cause);
   TellToExit(cause);
@@ -478,7 +482,8 @@ void NodeSupervisor::TellToExit(const absl::Status& cause) {
         control::WriteStatus(cause, told);
         told.setRank(OriginOf(cause).rank);
       }
-      tasks_->add(call.send().ignoreResult().catch_([](const kj::Exception&) {}));
+      tasks_->add(call.send().ignoreResult().then([&node] { node.has_answered_exit = true; },
+                                                  [](const kj::Exception&) {}));
     } else {
       actors_->launcher().Kill(rank);  // it has not joined yet: there is no other way to tell it
     }
@@ -491,7 +496,8 @@ kj::Promise<void> NodeSupervisor::AwaitExits(kj::TimePoint deadline) {
   for (uint32_t rank = 0; rank < nodes_.size(); ++rank) {
     // One that cannot be reached does not close its end.
     if (nodes_[rank]->is_lost) port_->Close(nodes_[rank]->connection);
-    have_exited = have_exited && IsFinished(rank) && !port_->IsConnected(nodes_[rank]->connection);
+    have_exited = have_exited && IsFinished(rank) &&
+                  !port_->IsConnected(nodes_[rank]->connection) && !IsReportAwaited(*nodes_[rank]);
   }
   if (have_exited) return kj::READY_NOW;
   if (loop_.timer().now() >= deadline) {

@@ -123,13 +123,14 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   struct Node {
     NodeDescription description;
     bool has_joined = false;
-    bool is_launched = false;     // by this job
-    bool is_finished = false;     // the process that was launched
-    bool is_lost = false;         // its loss was told
-    bool is_watched = false;      // what has started it will report how it ended
-    bool is_end_awaited = false;  // its connection is closed, and the report has not come yet
-    bool is_end_known = false;    // it was reported, or the wait is over
-    uint64_t connection = 0;      // of the control port
+    bool is_launched = false;        // by this job
+    bool is_finished = false;        // the process that was launched
+    bool is_lost = false;            // its loss was told
+    bool is_watched = false;         // what has started it will report how it ended
+    bool is_end_awaited = false;     // its connection is closed, and the report has not come yet
+    bool is_end_known = false;       // it was reported, or the wait is over
+    bool has_answered_exit = false;  // so it ends in order, and will not be reported
+    uint64_t connection = 0;         // of the control port
     kj::Maybe<control::Node::Client> client;
     std::unique_ptr<Heartbeat> heartbeat;  // null where there is no client
     std::shared_ptr<NodeTraffic> traffic = std::make_shared<NodeTraffic>();
@@ -179,6 +180,13 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   // Whether nothing of it is left to wait for. True of one that was not launched.
   bool IsFinished(uint32_t rank) const {
     return !nodes_[rank]->is_launched || nodes_[rank]->is_finished;
+  }
+  // Whether what has started it may still say how it has ended.
+  static bool MayBeReported(const Node& node) {
+    return node.is_watched && !node.is_end_known && !node.has_answered_exit;
+  }
+  static bool IsReportAwaited(const Node& node) {
+    return node.is_end_awaited && !node.is_lost && MayBeReported(node);
   }
 
   const ClusterOptions& options_;

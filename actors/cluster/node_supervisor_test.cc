@@ -300,6 +300,40 @@ TEST_F(NodeSupervisorTest, AReportOfAnotherProcessIsNoNews) {
             "node 1 (pid 4711 on far) has closed its connection while the job was loading");
 }
 
+// The end of the job waits for the report, too: without it, the job would have ended in order.
+TEST_F(NodeSupervisorTest, AReportCountsWhileTheJobStops) {
+  ASSERT_TRUE(Launch(0, {"penstock", "node"}).ok());
+  JoinWatched(1, 4711);
+  bool is_reported = false;
+  bool is_reported_before_end = false;
+  kj::Promise<void> report = nullptr;
+  kj::Promise<void> stop = nullptr;
+  OnLoop([&] {
+    stop = supervisor_->Stop(absl::OkStatus()).then([&] { is_reported_before_end = is_reported; });
+    host().OnMemberGone(1);
+    report = loop_->timer().afterDelay(100 * kj::MILLISECONDS).then([&] {
+      is_reported = true;
+      host().OnMemberEnd(
+          {.rank = 1, .pid = 4711, .wait_status = SIGSEGV, .is_out_of_memory = false});
+    });
+    report = report.eagerlyEvaluate(nullptr);
+    stop = stop.eagerlyEvaluate(nullptr);
+  });
+  OnLauncher([this] {
+    log_.finished.insert(0);
+    log_.events.on_exit(0, 0, "");
+  });
+  EXPECT_EQ(loop_->Await([&] { return kj::mv(stop); }, kTimeout, "the end"), absl::OkStatus());
+  EXPECT_TRUE(is_reported_before_end);
+  EXPECT_EQ(actors_->failure_detector().Flush(kTimeout), absl::OkStatus());
+  OnLoop([&] {
+    report = nullptr;
+    EXPECT_EQ(supervisor_->loss().message(),
+              "node 1 (pid 4711 on far) was killed by signal 11 (Segmentation fault) while the job "
+              "was stopping");
+  });
+}
+
 // --- The end -------------------------------------------------------------------------------------
 
 // It was not there when the others were told.
@@ -310,6 +344,21 @@ TEST_F(NodeSupervisorTest, OneThatIsLaunchedWhileTheJobEndsIsKilled) {
 }
 
 // --- The end of an actor -------------------------------------------------------------------------
+
+TEST_F(NodeSupervisorTest, TheEndOfAnActorBeforeListenIsToldByListen) {
+  NodeSupervisor supervisor(options_, *loop_);
+  const absl::Status cause = absl::InternalError("the membership has ended");
+  OnLoop([&] { supervisor.Fail(cause); });
+  EXPECT_EQ(loop_->Await([&] { return supervisor.Listen(std::string(32, 'k'), *actors_); },
+                         kTimeout, "listening"),
+            cause);
+  EXPECT_EQ(loop_->Await([&] { return supervisor.Stop(cause); }, kTimeout, "the end"),
+            absl::OkStatus());
+  OnLoop([&] {
+    EXPECT_EQ(supervisor.loss(), cause);
+    supervisor.Close();
+  });
+}
 
 TEST_F(NodeSupervisorTest, TheEndOfTheFailureDetectorEndsTheJobAndIsNamed) {
   ASSERT_TRUE(Launch(0, {"penstock", "node"}).ok());

@@ -1,5 +1,8 @@
 #include "actors/cluster/oom_kills.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+
 #include <fstream>
 
 #include "base/strings.h"
@@ -14,6 +17,11 @@ int64_t OutOfMemoryKills() {
     if (name == "oom_kill") return value;
   }
   return 0;
+}
+
+bool IsProbablyOutOfMemory(int wait_status, int64_t kills_before) {
+  return WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGKILL &&
+         OutOfMemoryKills() > kills_before;
 }
 
 std::string WatchedForMemory(const std::string& command) {

@@ -14,6 +14,10 @@ namespace penstock::actors {
 // the host started; 0 where the kernel does not tell.
 int64_t OutOfMemoryKills();
 
+// Whether a process, which has ended with `wait_status`, was probably killed by it. `kills_before`:
+// OutOfMemoryKills() when the process started.
+bool IsProbablyOutOfMemory(int wait_status, int64_t kills_before);
+
 // ", probably ...", after "was killed by signal 9".
 inline constexpr char kProbablyOutOfMemory[] =
     ", probably for lack of memory: the kernel's out-of-memory killer has acted since it started";

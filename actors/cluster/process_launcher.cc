@@ -1,5 +1,6 @@
 #include <pthread.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -15,7 +16,10 @@
 namespace penstock::actors {
 namespace {
 
+// Between looks at whether the output of a process that has ended is complete: longer each time, as
+// a child that it has left behind may keep the output open for as long as the job runs.
 constexpr kj::Duration kFinishedPollInterval = 10 * kj::MILLISECONDS;
+constexpr kj::Duration kLongestPollInterval = 320 * kj::MILLISECONDS;
 // For the system to start a program, and for the processes to be gone that were killed.
 constexpr absl::Duration kLoopTimeout = absl::Seconds(30);
 
@@ -31,7 +35,7 @@ class LaunchLoop final : private kj::TaskSet::ErrorHandler {
     launcher_->SetEvents(
         {events_.on_line, [this](uint32_t rank, int wait_status, std::string_view note) {
            events_.on_exit(rank, wait_status, note);
-           tasks_.add(TellFinished(rank));
+           tasks_.add(TellFinished(rank, kFinishedPollInterval));
          }});
   }
 
@@ -43,13 +47,13 @@ class LaunchLoop final : private kj::TaskSet::ErrorHandler {
   void Kill(uint32_t rank) { launcher_->Kill(rank); }
 
  private:
-  kj::Promise<void> TellFinished(uint32_t rank) {
+  kj::Promise<void> TellFinished(uint32_t rank, kj::Duration interval) {
     if (launcher_->IsFinished(rank)) {
       events_.on_finished(rank);
       return kj::READY_NOW;
     }
-    return timer_.afterDelay(kFinishedPollInterval).then([this, rank] {
-      return TellFinished(rank);
+    return timer_.afterDelay(interval).then([this, rank, interval] {
+      return TellFinished(rank, std::min(2 * interval, kLongestPollInterval));
     });
   }
   void taskFailed(kj::Exception&& exception) override { KJ_LOG(ERROR, "launcher", exception); }

@@ -85,7 +85,9 @@ class Host::Impl {
       }
       if (!statuses[i]->ok()) return *statuses[i];
     }
-    inspector_ = std::make_shared<HostInspector>(first_device_, executor_actors_, activity_);
+    std::vector<const DeviceExecutor*> executors;
+    for (const auto& executor : activity_.executors) executors.push_back(executor.get());
+    inspector_ = std::make_shared<HostInspector>(first_device_, executor_actors_, executors);
     // The communication actor starts after loading, because it uses what loading creates.
     communication_actors_.push_back(system_.spawn<CommunicationActor, caf::detached>(
         std::move(parts.communications), parts.transport, parts.communication_waker));

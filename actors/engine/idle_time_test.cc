@@ -6,7 +6,7 @@
 namespace penstock::actors {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 TEST(IdleTimeTest, CountsByWhatWasUnderWay) {
   IdleTime idle;

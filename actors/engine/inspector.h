@@ -29,14 +29,13 @@ class Inspector {
   virtual absl::StatusOr<EngineSnapshot> Inspect(absl::Duration timeout) = 0;
 };
 
-// Devices of this process that have been asked.
+// Devices of this process that have been asked. Used by one thread at a time.
 class Inspection {
  public:
   virtual ~Inspection() = default;
-  // Whether all that were asked have answered.
+  // Whether all that were asked have answered, or are seen to run meanwhile.
   virtual bool IsComplete() = 0;
-  // Waits for the answers. A device that does not answer in time is given as it was when it was
-  // asked.
+  // Waits for that. A device that does not answer in time is given as it was seen last.
   virtual std::vector<DeviceSnapshot> Take(absl::Duration timeout) = 0;
 };
 

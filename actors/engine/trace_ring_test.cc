@@ -8,8 +8,8 @@
 namespace penstock::actors {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 TraceEvent EventThatEnds(int64_t end_ns) {
   TraceEvent event;

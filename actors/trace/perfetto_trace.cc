@@ -109,10 +109,9 @@ class Writer {
 
   // Tracks from processes down to actors.
   void AddDevices() {
-    std::vector<TraceProcess>& processes = processes_;
-    processes = context_.processes;
+    processes_ = context_.processes;
     std::vector<bool> is_hosted(plan_.devices.size());
-    for (const TraceProcess& process : processes) {
+    for (const TraceProcess& process : processes_) {
       for (uint32_t d = 0; d < process.num_devices; ++d) {
         const uint64_t device = uint64_t{process.first_device} + d;
         if (device < is_hosted.size()) is_hosted[device] = true;
@@ -121,21 +120,21 @@ class Writer {
     for (uint32_t d = 0; d < is_hosted.size(); ++d) {
       if (is_hosted[d]) continue;
       const bool continues =
-          d > 0 && !is_hosted[d - 1] && processes.size() > context_.processes.size();
+          d > 0 && !is_hosted[d - 1] && processes_.size() > context_.processes.size();
       if (continues) {
-        ++processes.back().num_devices;
+        ++processes_.back().num_devices;
       } else {
-        processes.push_back({"penstock", d, 1});
+        processes_.push_back({"penstock", d, 1});
       }
     }
     tracks_.resize(plan_.devices.size());
-    for (size_t p = 0; p < processes.size(); ++p) {
+    for (size_t p = 0; p < processes_.size(); ++p) {
       const auto id = static_cast<int32_t>(p + 1);
-      const Track process = out_.AddTrack(processes[p].name, {.process_id = id, .rank = id});
+      const Track process = out_.AddTrack(processes_[p].name, {.process_id = id, .rank = id});
       process_tracks_.push_back(process);
       std::map<uint32_t, Track> stages;
-      for (uint32_t i = 0; i < processes[p].num_devices; ++i) {
-        const uint64_t device = uint64_t{processes[p].first_device} + i;
+      for (uint32_t i = 0; i < processes_[p].num_devices; ++i) {
+        const uint64_t device = uint64_t{processes_[p].first_device} + i;
         if (device >= tracks_.size() || tracks_[device].device != 0) continue;
         const uint32_t stage = plan_.devices[device].stage;
         Track& parent = stages[stage];

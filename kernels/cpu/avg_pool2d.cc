@@ -15,21 +15,19 @@ class AvgPool2d : public PoolingKernel {
       const T* x = Input<T>(args, 0) + plane * in_size();
       T* y = Output<T>(args, 0) + plane * out_size();
       if (out_[1] >= kLeastInParts) {
-        ForEachPart([&](int64_t first, int64_t count, const Range& rows) {
-          std::array<double, kMostResults> sums = {};
-          for (int64_t row = rows.begin; row < rows.end; ++row) {
-            for (int64_t t = 0; t < window_[1].taps; ++t) {
-              const Tap tap = TapOf(t, first, count);
-              const T* from = x + row * in_[1] + tap.column;
-              double* to = sums.data() + tap.results.begin;
-              WithStride(window_[1].stride, [&](auto stride) {
-                for (int64_t k = 0; k < tap.results.end - tap.results.begin; ++k) {
-                  to[k] += static_cast<double>(from[k * stride]);
-                }
-              });
+        ForEachPart([&](const Part& part) {
+          std::array<double, kMostResults> sums;
+          std::fill_n(sums.begin(), part.count, 0.0);
+          ForEachTap(part, [&](const Tap& tap, int64_t place, auto stride) {
+            const T* from = x + place;
+            double* to = sums.data() + tap.results.begin;
+            for (int64_t k = 0; k < tap.num_results(); ++k) {
+              to[k] += static_cast<double>(from[k * stride]);
             }
+          });
+          for (int64_t k = 0; k < part.count; ++k) {
+            y[part.first + k] = static_cast<T>(sums[k] * share);
           }
-          for (int64_t k = 0; k < count; ++k) y[first + k] = static_cast<T>(sums[k] * share);
         });
         return;
       }

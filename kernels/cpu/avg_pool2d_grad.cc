@@ -19,19 +19,12 @@ class AvgPool2dGrad : public PoolingKernel {
       std::fill(dx, dx + in_size(), T{0});
       if (out_[1] >= kLeastInParts) {
         // An element gets the shares of its windows in their order, which is that of taps reversed.
-        ForEachPart([&](int64_t first, int64_t count, const Range& rows) {
-          for (int64_t row = rows.begin; row < rows.end; ++row) {
-            for (int64_t t = window_[1].taps - 1; t >= 0; --t) {
-              const Tap tap = TapOf(t, first, count);
-              T* to = dx + row * in_[1] + tap.column;
-              const T* from = dy + first + tap.results.begin;
-              WithStride(window_[1].stride, [&](auto stride) {
-                for (int64_t k = 0; k < tap.results.end - tap.results.begin; ++k) {
-                  to[k * stride] += from[k] * share;
-                }
-              });
-            }
-          }
+        ForEachPart([&](const Part& part) {
+          ForEachTap</*is_reversed=*/true>(part, [&](const Tap& tap, int64_t place, auto stride) {
+            T* to = dx + place;
+            const T* from = dy + part.first + tap.results.begin;
+            for (int64_t k = 0; k < tap.num_results(); ++k) to[k * stride] += from[k] * share;
+          });
         });
         return;
       }

@@ -2,6 +2,7 @@
 // threads, in micro-batches and on tiles without elements. Poolings and batch normalization with
 // the numbers that PyTorch 2 gives.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -28,11 +29,19 @@ using ::testing::Pointwise;
 
 AttrValue Ints(const std::vector<int64_t>& values) { return AttrValue::Ints(values); }
 
-Tensor Of(Shape shape, const std::vector<double>& values) {
-  Tensor tensor({DType::kF64, std::move(shape)});
-  std::copy(values.begin(), values.end(), tensor.As<double>());
+Tensor Of(Shape shape, const std::vector<double>& values, DType dtype) {
+  Tensor tensor({dtype, std::move(shape)});
+  if (dtype == DType::kF32) {
+    std::transform(values.begin(), values.end(), tensor.As<float>(),
+                   [](double value) { return static_cast<float>(value); });
+  } else {
+    std::copy(values.begin(), values.end(), tensor.As<double>());
+  }
   return tensor;
 }
+
+// For results of a few operations on numbers of about 1.
+double Tolerance(DType dtype) { return dtype == DType::kF32 ? 1e-5 : 1e-13; }
 
 std::vector<double> ValuesOf(const Tensor& tensor) {
   std::vector<double> values;
@@ -200,17 +209,21 @@ TEST_F(ImageKernelsTest, ConvolutionsFollowPyTorch) {
 }
 
 TEST_F(ImageKernelsTest, PoolingsFollowPyTorch) {
-  const Tensor x = Of({1, 1, 4, 4}, {1, 3, 3, 0, 3, 2, 1, 5, 0, 0, 5, 5, 1, 0, 2, 4});
-  Attributes attributes = {
-      {"window", Ints({3, 3})}, {"strides", Ints({2, 2})}, {"padding", Ints({1, 1})}};
-  EXPECT_THAT(Run("max_pool2d", attributes, {x})[0], ElementsAre(3, 5, 3, 5));
-  EXPECT_THAT(Run("max_pool2d_grad", attributes, {x, Of({1, 1, 2, 2}, {1, 2, 3, 4})})[0],
-              ElementsAre(0, 1, 0, 0, 3, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0));
-  EXPECT_THAT(Run("avg_pool2d", attributes, {x})[0],
-              Pointwise(DoubleNear(1e-15), {1.0, 14.0 / 9, 6.0 / 9, 24.0 / 9}));
-  attributes.Set("plane", Ints({4, 4}));
-  EXPECT_THAT(Run("avg_pool2d_grad", attributes, {Of({1, 1, 2, 2}, {9, 18, 27, 36})})[0],
-              Pointwise(DoubleNear(1e-14), {1, 3, 2, 2, 4, 10, 6, 6, 3, 7, 4, 4, 3, 7, 4, 4}));
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    SCOPED_TRACE(Name(dtype));
+    const Tensor x = Of({1, 1, 4, 4}, {1, 3, 3, 0, 3, 2, 1, 5, 0, 0, 5, 5, 1, 0, 2, 4}, dtype);
+    Attributes attributes = {
+        {"window", Ints({3, 3})}, {"strides", Ints({2, 2})}, {"padding", Ints({1, 1})}};
+    EXPECT_THAT(Run("max_pool2d", attributes, {x})[0], ElementsAre(3, 5, 3, 5));
+    EXPECT_THAT(Run("max_pool2d_grad", attributes, {x, Of({1, 1, 2, 2}, {1, 2, 3, 4}, dtype)})[0],
+                ElementsAre(0, 1, 0, 0, 3, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 0));
+    EXPECT_THAT(Run("avg_pool2d", attributes, {x})[0],
+                Pointwise(DoubleNear(Tolerance(dtype)), {1.0, 14.0 / 9, 6.0 / 9, 24.0 / 9}));
+    attributes.Set("plane", Ints({4, 4}));
+    EXPECT_THAT(
+        Run("avg_pool2d_grad", attributes, {Of({1, 1, 2, 2}, {9, 18, 27, 36}, dtype)})[0],
+        Pointwise(DoubleNear(Tolerance(dtype)), {1, 3, 2, 2, 4, 10, 6, 6, 3, 7, 4, 4, 3, 7, 4, 4}));
+  }
 }
 
 // Rows are taken in parts, and elements are compared without branches: against windows that are
@@ -219,23 +232,21 @@ TEST_F(ImageKernelsTest, PoolingsOfWideRowsTakeEachWindow) {
   constexpr int64_t kHeight = 5;
   constexpr int64_t kWidth = 150;
   constexpr int64_t kTaps = 3;
-  Tensor x = Draw({1, 1, kHeight, kWidth}, 1, DType::kF64);
-  double* const values = x.As<double>();
+  const Shape plane = {1, 1, kHeight, kWidth};
+  std::vector<double> values = ValuesOf(Draw(plane, 1, DType::kF64));
   values[2 * kWidth + 77] = std::numeric_limits<double>::quiet_NaN();
   for (int64_t row = 0; row < kHeight; ++row) {
     for (int64_t column = 20; column < 30; ++column) {
       values[row * kWidth + column] = -std::numeric_limits<double>::infinity();
     }
   }
-  const Tensor plain = Draw({1, 1, kHeight, kWidth}, 3, DType::kF64);
+  const std::vector<double> plain = ValuesOf(Draw(plane, 3, DType::kF64));
   for (const int64_t stride : {1, 2, 3}) {
     SCOPED_TRACE(stride);
     const int64_t height = (kHeight + 2 - kTaps) / stride + 1;
     const int64_t width = (kWidth + 2 - kTaps) / stride + 1;
-    Attributes attributes = {{"window", Ints({kTaps, kTaps})},
-                             {"strides", Ints({stride, stride})},
-                             {"padding", Ints({1, 1})}};
-    const Tensor dy = Draw({1, 1, height, width}, 2, DType::kF64);
+    const Shape results = {1, 1, height, width};
+    const std::vector<double> dy = ValuesOf(Draw(results, 2, DType::kF64));
     std::vector<double> largest;
     std::vector<double> means;
     std::vector<double> largest_grads(kHeight * kWidth);
@@ -251,46 +262,59 @@ TEST_F(ImageKernelsTest, PoolingsOfWideRowsTakeEachWindow) {
         const bool is_larger = best < 0 || values[at] > values[best] ||
                                (std::isnan(values[at]) && !std::isnan(values[best]));
         if (is_larger) best = at;
-        sum += plain.As<double>()[at];
-        mean_grads[at] += dy.As<double>()[i] / 9;
+        sum += plain[at];
+        mean_grads[at] += dy[i] / 9;
       }
       largest.push_back(values[best]);
-      largest_grads[best] += dy.As<double>()[i];
+      largest_grads[best] += dy[i];
       means.push_back(sum / 9);
     }
-    EXPECT_THAT(Run("max_pool2d", attributes, {x})[0],
-                Pointwise(::testing::NanSensitiveDoubleEq(), largest));
-    EXPECT_EQ(Run("max_pool2d_grad", attributes, {x, dy})[0], largest_grads);
-    EXPECT_THAT(Run("avg_pool2d", attributes, {plain})[0], Pointwise(DoubleNear(1e-14), means));
-    attributes.Set("plane", Ints({kHeight, kWidth}));
-    EXPECT_THAT(Run("avg_pool2d_grad", attributes, {dy})[0],
-                Pointwise(DoubleNear(1e-13), mean_grads));
+    for (const DType dtype : {DType::kF32, DType::kF64}) {
+      SCOPED_TRACE(Name(dtype));
+      const Tensor x = Of(plane, values, dtype);
+      const Tensor gradient = Of(results, dy, dtype);
+      Attributes attributes = {{"window", Ints({kTaps, kTaps})},
+                               {"strides", Ints({stride, stride})},
+                               {"padding", Ints({1, 1})}};
+      EXPECT_THAT(Run("max_pool2d", attributes, {x})[0],
+                  Pointwise(::testing::NanSensitiveDoubleEq(), largest));
+      EXPECT_EQ(Run("max_pool2d_grad", attributes, {x, gradient})[0], largest_grads);
+      EXPECT_THAT(Run("avg_pool2d", attributes, {Of(plane, plain, dtype)})[0],
+                  Pointwise(DoubleNear(Tolerance(dtype)), means));
+      attributes.Set("plane", Ints({kHeight, kWidth}));
+      EXPECT_THAT(Run("avg_pool2d_grad", attributes, {gradient})[0],
+                  Pointwise(DoubleNear(Tolerance(dtype)), mean_grads));
+    }
   }
 }
 
 TEST_F(ImageKernelsTest, BatchNormFollowsPyTorch) {
-  const Tensor x = Of({2, 2, 3}, {0, 5, 3, 1, 6, 4, 2, 0, 5, 3, 1, 6});
-  const Tensor dy = Of({2, 2, 3}, {-1, 0, 1, 2, -1, 0, 1, 2, -1, 0, 1, 2});
-  const Tensor scale = Of({2}, {2, -1});
-  const Attributes attributes = {{"epsilon", 0.5}};
-  const auto forward = Run("batch_norm", attributes, {x, scale, Of({2}, {0.5, 1})});
-  EXPECT_THAT(forward[0], Pointwise(DoubleNear(1e-14),
-                                    {-1.7941573387056176, 2.7941573387056176, 0.9588314677411234,
-                                     2.1470786693528088, -0.14707866935280856, 0.7705842661294384,
-                                     0.0411685322588764, -1.7941573387056176, 2.7941573387056176,
-                                     1.229415733870562, 2.1470786693528088, -0.14707866935280856}));
-  const Tensor mean = Of({2}, forward[1]);
-  const Tensor variance = Of({2}, forward[2]);
-  const auto weights = Run("batch_norm_weight_grad", attributes, {dy, x, mean, variance});
-  EXPECT_THAT(weights[0], Pointwise(DoubleNear(1e-14), {-2.2941573387056176, -2.2941573387056176}));
-  EXPECT_THAT(weights[1], ElementsAre(2, 4));
-  EXPECT_THAT(Run("batch_norm_grad", attributes,
-                  {dy, x, scale, mean, variance, Of({2}, weights[0]), Of({2}, weights[1])})[0],
-              Pointwise(DoubleNear(1e-14),
-                        {-1.6260343242755604, 0.09659609847181547, 0.692272039048011,
-                         -0.4105334185052158, 0.5634772410855902, 0.26563927079749255,
-                         0.5312785415949851, 1.1269544821711805, -0.8210668370104314,
-                         0.3461360195240054, 0.048298049235907706, -0.8130171621377803}));
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    SCOPED_TRACE(Name(dtype));
+    const auto near = DoubleNear(Tolerance(dtype));
+    const Tensor x = Of({2, 2, 3}, {0, 5, 3, 1, 6, 4, 2, 0, 5, 3, 1, 6}, dtype);
+    const Tensor dy = Of({2, 2, 3}, {-1, 0, 1, 2, -1, 0, 1, 2, -1, 0, 1, 2}, dtype);
+    const Tensor scale = Of({2}, {2, -1}, dtype);
+    const Attributes attributes = {{"epsilon", 0.5}};
+    const auto forward = Run("batch_norm", attributes, {x, scale, Of({2}, {0.5, 1}, dtype)});
+    EXPECT_THAT(forward[0],
+                Pointwise(near, {-1.7941573387056176, 2.7941573387056176, 0.9588314677411234,
+                                 2.1470786693528088, -0.14707866935280856, 0.7705842661294384,
+                                 0.0411685322588764, -1.7941573387056176, 2.7941573387056176,
+                                 1.229415733870562, 2.1470786693528088, -0.14707866935280856}));
+    const Tensor mean = Of({2}, forward[1], dtype);
+    const Tensor variance = Of({2}, forward[2], dtype);
+    const auto weights = Run("batch_norm_weight_grad", attributes, {dy, x, mean, variance});
+    EXPECT_THAT(weights[0], Pointwise(near, {-2.2941573387056176, -2.2941573387056176}));
+    EXPECT_THAT(weights[1], ElementsAre(2, 4));
+    EXPECT_THAT(Run("batch_norm_grad", attributes,
+                    {dy, x, scale, mean, variance, Of({2}, weights[0], dtype),
+                     Of({2}, weights[1], dtype)})[0],
+                Pointwise(near, {-1.6260343242755604, 0.09659609847181547, 0.692272039048011,
+                                 -0.4105334185052158, 0.5634772410855902, 0.26563927079749255,
+                                 0.5312785415949851, 1.1269544821711805, -0.8210668370104314,
+                                 0.3461360195240054, 0.048298049235907706, -0.8130171621377803}));
+  }
 }
 
 }  // namespace

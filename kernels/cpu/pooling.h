@@ -10,6 +10,9 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <vector>
+
+#include "absl/types/span.h"
 
 #include "graph/image_window.h"
 #include "kernels/cpu/cpu_kernel.h"
@@ -36,6 +39,18 @@ inline Range WindowRange(const graph::ImageAxis& axis, int64_t i, int64_t extent
   return {std::max<int64_t>(begin, 0), std::min(begin + axis.taps, extent)};
 }
 
+// f(stride) with strides that are common as constants, by which loops are vectorized.
+template <typename F>
+void WithStride(int64_t stride, F f) {
+  if (stride == 1) {
+    f(std::integral_constant<int64_t, 1>());
+  } else if (stride == 2) {
+    f(std::integral_constant<int64_t, 2>());
+  } else {
+    f(stride);
+  }
+}
+
 // A pooling between the planes of images and those of its results, one after another.
 class PoolingKernel : public CpuKernel {
  public:
@@ -44,7 +59,12 @@ class PoolingKernel : public CpuKernel {
         in_(PlaneOf(x)),
         out_(PlaneOf(y)),
         window_(PoolingWindowOf(spec, in_)),
-        num_planes_(x.shape[0] * x.shape[1]) {}
+        num_planes_(x.shape[0] * x.shape[1]) {
+    for (int64_t j = 0; j < out_[1]; j += kMostResults) {
+      const int64_t count = std::min(kMostResults, out_[1] - j);
+      for (int64_t t = 0; t < window_[1].taps; ++t) taps_.push_back(TapOf(t, j, count));
+    }
+  }
 
  protected:
   int64_t in_size() const { return in_[0] * in_[1]; }
@@ -71,31 +91,62 @@ class PoolingKernel : public CpuKernel {
     }
   }
 
-  // f(first, count, rows) for the results of a plane, a part of a row at a time: the number of the
-  // first, at most kMostResults, and the rows that they read.
+  // Of a part of a row, those results that have an element at a tap of their columns, and the
+  // column of the first of these elements. One after another, the elements are a stride apart:
+  // loops over results need no conditions, so they can be vectorized.
+  struct Tap {
+    Range results;  // in the part
+    int64_t column = 0;
+    int64_t num_results() const { return results.end - results.begin; }
+  };
+  struct Part {
+    int64_t first = 0;  // of the results, in the plane
+    int64_t count = 0;  // at most kMostResults
+    Range rows;         // that they read
+    absl::Span<const Tap> taps;
+  };
+
+  // f(part) for the results of a plane, a part of a row at a time.
   template <typename F>
   void ForEachPart(F f) const {
+    const auto num_taps = static_cast<size_t>(window_[1].taps);
     for (int64_t i = 0; i < out_[0]; ++i) {
-      const Range rows = WindowRange(window_[0], i, in_[0]);
-      for (int64_t j = 0; j < out_[1]; j += kMostResults) {
-        f(i * out_[1] + j, std::min(kMostResults, out_[1] - j), rows);
+      Part part{.first = 0, .count = 0, .rows = WindowRange(window_[0], i, in_[0]), .taps = {}};
+      const Tap* taps = taps_.data();
+      for (int64_t j = 0; j < out_[1]; j += kMostResults, taps += num_taps) {
+        part.first = i * out_[1] + j;
+        part.count = std::min(kMostResults, out_[1] - j);
+        part.taps = {taps, num_taps};
+        f(part);
       }
     }
+  }
+  // f(tap, place, stride) for the taps of a part, a row after another, each row from its first tap
+  // or, reversed, from its last: with where in the plane the tap's first element is.
+  template <bool is_reversed = false, typename F>
+  void ForEachTap(const Part& part, F f) const {
+    WithStride(window_[1].stride, [&](auto stride) {
+      for (int64_t row = part.rows.begin; row < part.rows.end; ++row) {
+        for (size_t t = 0; t < part.taps.size(); ++t) {
+          const Tap& tap = part.taps[is_reversed ? part.taps.size() - 1 - t : t];
+          f(tap, row * in_[1] + tap.column, stride);
+        }
+      }
+    });
   }
   static constexpr int64_t kMostResults = 64;
   // Of rows with fewer results, the windows of averages are taken one by one.
   static constexpr int64_t kLeastInParts = 8;
 
-  // Of a part of a row that begins with result `first` of the plane, those that have an element at
-  // a tap of their columns, and the column of the first of these elements. One after another, the
-  // elements are a stride apart: loops over results need no conditions, so they can be vectorized.
-  struct Tap {
-    Range results;  // in the part
-    int64_t column = 0;
-  };
-  Tap TapOf(int64_t tap, int64_t first, int64_t count) const {
+  const std::array<int64_t, 2> in_;
+  const std::array<int64_t, 2> out_;
+  const graph::ImageWindow window_;
+  const int64_t num_planes_;
+
+ private:
+  // Of the part of a row that begins with result `j`.
+  Tap TapOf(int64_t tap, int64_t j, int64_t count) const {
     const graph::ImageAxis& axis = window_[1];
-    const int64_t j = first % out_[1];
     const int64_t column = j * axis.stride - axis.low + tap;  // of the first result
     const int64_t begin = column >= 0 ? 0 : (-column + axis.stride - 1) / axis.stride;
     const int64_t end =
@@ -103,23 +154,8 @@ class PoolingKernel : public CpuKernel {
     return {{begin, end}, column + begin * axis.stride};
   }
 
-  const std::array<int64_t, 2> in_;
-  const std::array<int64_t, 2> out_;
-  const graph::ImageWindow window_;
-  const int64_t num_planes_;
+  std::vector<Tap> taps_;  // of the parts of a row, one after another
 };
-
-// f(stride) with strides that are common as constants, by which loops are vectorized.
-template <typename F>
-void WithStride(int64_t stride, F f) {
-  if (stride == 1) {
-    f(std::integral_constant<int64_t, 1>());
-  } else if (stride == 2) {
-    f(std::integral_constant<int64_t, 2>());
-  } else {
-    f(stride);
-  }
-}
 
 // Finds the first of the largest elements of windows; a NaN is larger than any number.
 template <typename T>
@@ -129,50 +165,55 @@ class MaxPoolingKernel : public PoolingKernel {
 
  protected:
   // Of the windows of a part of a row: the elements, and where in the plane.
+  template <typename Place>
   struct Largest {
     std::array<T, kMostResults> elements;
-    std::array<IntOf<T>, kMostResults> places;
+    std::array<Place, kMostResults> places;
   };
 
   // f(first, count, largest) for all results of the plane `x`, a part of a row at a time.
   template <typename F>
   void ForEachLargest(const T* x, F f) const {
-    Largest largest;
-    ForEachPart([&](int64_t first, int64_t count, const Range& rows) {
-      largest.elements.fill(-std::numeric_limits<T>::infinity());
-      largest.places.fill(-1);
-      for (int64_t row = rows.begin; row < rows.end; ++row) {
-        for (int64_t t = 0; t < window_[1].taps; ++t) {
-          const Tap tap = TapOf(t, first, count);
-          const int64_t place = row * in_[1] + tap.column;
-          WithStride(window_[1].stride, [&](auto stride) {
-            TakeLarger(x + place, place, stride, tap.results.end - tap.results.begin,
-                       largest.elements.data() + tap.results.begin,
-                       largest.places.data() + tap.results.begin);
-          });
-        }
-      }
-      for (int64_t k = 0; k < count; ++k) {
-        if (largest.places[k] >= 0) continue;
-        // All are minus infinity.
-        const Range columns = WindowRange(window_[1], first % out_[1] + k, in_[1]);
-        largest.places[k] = static_cast<IntOf<T>>(rows.begin * in_[1] + columns.begin);
-      }
-      f(first, count, largest);
-    });
+    // Places of the same size as elements are compared at once with them.
+    if (in_size() <= std::numeric_limits<IntOf<T>>::max()) {
+      FindLargest<IntOf<T>>(x, f);
+    } else {
+      FindLargest<int64_t>(x, f);
+    }
   }
 
  private:
+  template <typename Place, typename F>
+  void FindLargest(const T* x, F f) const {
+    Largest<Place> largest;
+    ForEachPart([&](const Part& part) {
+      std::fill_n(largest.elements.begin(), part.count, -std::numeric_limits<T>::infinity());
+      std::fill_n(largest.places.begin(), part.count, Place{-1});
+      ForEachTap(part, [&](const Tap& tap, int64_t place, auto stride) {
+        TakeLarger(x + place, place, stride, tap.num_results(),
+                   largest.elements.data() + tap.results.begin,
+                   largest.places.data() + tap.results.begin);
+      });
+      for (int64_t k = 0; k < part.count; ++k) {
+        if (largest.places[k] >= 0) continue;
+        // All are minus infinity.
+        const Range columns = WindowRange(window_[1], part.first % out_[1] + k, in_[1]);
+        largest.places[k] = static_cast<Place>(part.rows.begin * in_[1] + columns.begin);
+      }
+      f(part.first, part.count, largest);
+    });
+  }
+
   // Without branches: which element is larger cannot be predicted.
-  template <typename Stride>
+  template <typename Stride, typename Place>
   static void TakeLarger(const T* __restrict x, int64_t place, Stride stride, int64_t count,
-                         T* __restrict elements, IntOf<T>* __restrict places) {
+                         T* __restrict elements, Place* __restrict places) {
     for (int64_t k = 0; k < count; ++k) {
       const T element = x[k * stride];
       const bool is_larger =
           (element > elements[k]) | ((element != element) & (elements[k] == elements[k]));
       elements[k] = is_larger ? element : elements[k];
-      places[k] = is_larger ? static_cast<IntOf<T>>(place + k * stride) : places[k];
+      places[k] = is_larger ? static_cast<Place>(place + k * stride) : places[k];
     }
   }
 };

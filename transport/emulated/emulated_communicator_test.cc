@@ -1,6 +1,5 @@
 #include "transport/emulated/emulated_communicator.h"
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,83 +10,15 @@
 #include "base/emulated_device.h"
 #include "tests/support/collective_reference.h"
 #include "tests/support/stream_conformance.h"
-#include "transport/collective.h"
 
 namespace penstock::transport {
 namespace {
 
+using testing::AllReduceOf;
 using testing::StreamConformance;
+using testing::StreamMembers;
 
 constexpr int64_t kTimeoutNs = 60'000'000'000;
-
-// A member of a collective, with its device and its memory.
-struct Member {
-  std::unique_ptr<EmulatedDevice> device;
-  std::unique_ptr<Memory> input;
-  std::unique_ptr<Memory> output;
-  std::unique_ptr<Communicator> communicator;
-  std::unique_ptr<StreamCollective> collective;
-  std::unique_ptr<Event> event;
-  std::unique_ptr<Stream> stream;
-};
-
-class EmulatedCommunicatorTest : public ::testing::TestWithParam<bool> {
- protected:
-  void Join(const CollectiveSpec& spec, bool tells_failures = true) {
-    ASSERT_EQ(CheckCollective(spec, 16), absl::OkStatus());
-    spec_ = spec;
-    const CommunicatorFactory create = CreateEmulatedCommunicators();
-    for (size_t rank = 0; rank < spec.devices.size(); ++rank) {
-      Member& member = members_.emplace_back();
-      member.device = EmulatedDevice::Create({.has_thread = GetParam(), .seed = rank});
-      member.input = Allocate(member, InputCount(spec, static_cast<int>(rank)));
-      member.output = Allocate(member, OutputCount(spec, static_cast<int>(rank)));
-      member.event = member.device->CreateEvent();
-      member.stream = member.device->CreateStream();
-      auto communicator = create(spec.devices[rank], *member.device, {});
-      ASSERT_TRUE(communicator.ok()) << communicator.status();
-      member.communicator = *std::move(communicator);
-      auto collective =
-          member.communicator->Create(spec, static_cast<int>(rank), *member.stream, tells_failures);
-      ASSERT_TRUE(collective.ok()) << collective.status();
-      member.collective = *std::move(collective);
-    }
-  }
-
-  ~EmulatedCommunicatorTest() override {
-    for (Member& member : members_) member.stream = nullptr;
-  }
-
-  std::unique_ptr<Memory> Allocate(Member& member, int64_t count) const {
-    auto memory = member.device->Allocate(count * ByteSize(spec_.dtype) + 1, MemoryKind::kDevice);
-    EXPECT_TRUE(memory.ok()) << memory.status();
-    return *std::move(memory);
-  }
-
-  void Launch(size_t rank, bool is_poisoned = false) {
-    Member& member = members_[rank];
-    const testing::TensorPlaces places(spec_, static_cast<int>(rank), member.input->data(),
-                                       member.output->data());
-    EXPECT_EQ(member.collective->Launch({places.inputs.data(), places.outputs.data(), is_poisoned,
-                                         /*launch=*/rank}),
-              absl::OkStatus());
-    member.stream->Record(member.event.get());
-  }
-
-  // Lets all devices work until the last run of each is over.
-  void AwaitAll() {
-    const SteadyClock clock;
-    const int64_t deadline = clock.NowNs() + kTimeoutNs;
-    while (!std::all_of(members_.begin(), members_.end(),
-                        [](const Member& member) { return member.event->IsDone(); })) {
-      for (Member& member : members_) member.stream->Poll();
-      ASSERT_LT(clock.NowNs(), deadline) << "the collective does not end";
-    }
-  }
-
-  CollectiveSpec spec_;
-  std::vector<Member> members_;
-};
 
 testing::StreamFabricParam OneProcess(bool has_thread) {
   return {.name = has_thread ? "Threads" : "Polls", .make = [has_thread](uint32_t, const auto&) {
@@ -114,43 +45,46 @@ INSTANTIATE_TEST_SUITE_P(Emulated, StreamConformance,
                          ::testing::Values(OneProcess(true), OneProcess(false), TwoProcesses()),
                          testing::StreamFabricParamName);
 
+class EmulatedCommunicatorTest : public ::testing::TestWithParam<bool> {
+ protected:
+  // The members of `spec`, on devices with threads or without.
+  static std::unique_ptr<StreamMembers> Join(const CollectiveSpec& spec) {
+    const auto fabric =
+        OneProcess(GetParam()).make(static_cast<uint32_t>(spec.devices.size()), {spec.devices});
+    return std::make_unique<StreamMembers>(spec, **fabric);
+  }
+};
+
 INSTANTIATE_TEST_SUITE_P(Threads, EmulatedCommunicatorTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Threads" : "Polls"; });
 
-CollectiveSpec AllReduce(uint32_t num_devices) {
-  CollectiveSpec spec;
-  for (uint32_t i = 0; i < num_devices; ++i) {
-    spec.devices.push_back(i);
-    spec.counts.push_back(4);
-  }
-  return spec;
-}
-
 // An error of its own stream is told, too, and stays what it was.
 TEST_P(EmulatedCommunicatorTest, AnErrorOfAStreamIsToldToAll) {
-  Join(AllReduce(2));
+  const std::unique_ptr<StreamMembers> members = Join(AllReduceOf(2));
   int elsewhere = 0;
-  members_[0].stream->Copy(&elsewhere, &elsewhere, 1, CopyKind::kHostToDevice);
-  for (size_t rank = 0; rank < 2; ++rank) Launch(rank);
-  AwaitAll();
-  ASSERT_NE(members_[0].event->error(), nullptr);
-  EXPECT_EQ(members_[0].event->error()->status.code(), absl::StatusCode::kInternal);
-  ASSERT_NE(members_[1].event->error(), nullptr);
-  EXPECT_EQ(members_[1].event->error()->status.code(), absl::StatusCode::kAborted);
+  (*members)[0].stream->Copy(&elsewhere, &elsewhere, 1, CopyKind::kHostToDevice);
+  for (size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(members->Launch(rank), absl::OkStatus());
+  members->AwaitAll();
+  const StreamError* const own = (*members)[0].event->error();
+  ASSERT_NE(own, nullptr);
+  EXPECT_EQ(own->status.code(), absl::StatusCode::kInternal);
+  const StreamError* const told = (*members)[1].event->error();
+  ASSERT_NE(told, nullptr);
+  EXPECT_EQ(told->status.code(), absl::StatusCode::kAborted);
 }
 
 // As NCCL demands it. Nothing hangs all the same.
 TEST_P(EmulatedCommunicatorTest, RefusesLaunchesInAnotherOrder) {
-  CollectiveSpec first = AllReduce(2);
+  CollectiveSpec first = AllReduceOf(2);
   first.channel = 7;
-  Join(first);
+  const std::unique_ptr<StreamMembers> members = Join(first);
   CollectiveSpec second = first;
   second.channel = 8;
   std::vector<std::unique_ptr<StreamCollective>> others;
   std::vector<std::unique_ptr<Event>> events;
   std::vector<std::unique_ptr<Stream>> streams;
   for (int rank = 0; rank < 2; ++rank) {
-    Member& member = members_[rank];
+    StreamMembers::Member& member = (*members)[static_cast<size_t>(rank)];
     events.push_back(member.device->CreateEvent());
     streams.push_back(member.device->CreateStream());
     auto other =
@@ -158,28 +92,29 @@ TEST_P(EmulatedCommunicatorTest, RefusesLaunchesInAnotherOrder) {
     ASSERT_TRUE(other.ok()) << other.status();
     others.push_back(*std::move(other));
   }
-  const auto launch_other = [&](int rank) {
-    const testing::TensorPlaces places(second, rank, members_[rank].input->data(),
-                                       members_[rank].output->data());
+  const auto launch_other = [&](size_t rank) {
+    const testing::TensorPlaces places(second, static_cast<int>(rank),
+                                       (*members)[rank].input->data(),
+                                       (*members)[rank].output->data());
     const absl::Status status = others[rank]->Launch(
         {places.inputs.data(), places.outputs.data(), /*is_poisoned=*/false, kNoLaunch});
     streams[rank]->Record(events[rank].get());
     return status;
   };
-  Launch(0);
+  EXPECT_EQ(members->Launch(0), absl::OkStatus());
   EXPECT_EQ(launch_other(0), absl::OkStatus());
   EXPECT_EQ(launch_other(1),
             absl::FailedPreconditionError(
                 "rank 1 launches the collective on channel 8 as number 0 of its communicator, and "
                 "rank 0 has launched the one on channel 7: all members must launch in the same "
                 "order"));
-  Launch(1);
-  AwaitAll();
+  EXPECT_EQ(members->Launch(1), absl::OkStatus());
+  members->AwaitAll();
   const SteadyClock clock;
   const int64_t deadline = clock.NowNs() + kTimeoutNs;
   while (!events[0]->IsDone() || !events[1]->IsDone()) {
     for (const std::unique_ptr<Stream>& stream : streams) stream->Poll();
-    for (const Member& member : members_) member.stream->Poll();
+    for (size_t rank = 0; rank < 2; ++rank) (*members)[rank].stream->Poll();
     ASSERT_LT(clock.NowNs(), deadline) << "the collective does not end";
   }
 }

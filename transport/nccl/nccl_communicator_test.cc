@@ -326,6 +326,7 @@ struct FakeNccl {
   ncclResult_t launch_error = ncclSuccess;
   bool was_blocking = false;
   std::atomic<int> num_calls = 0;  // that move data
+  std::atomic<int> num_looks = 0;  // for the state of a communicator
   // A device joins one group after another, in the order of its calls.
   bool joins_one_by_one = false;
   std::map<const int32_t*, std::deque<FakeComm*>> joining;  // by device
@@ -403,6 +404,7 @@ NcclApi FakeApi() {
   };
   api.get_async_error = [](ncclComm_t comm, ncclResult_t* result) {
     fake->Arrive();
+    ++fake->num_looks;
     World& world = *Of(comm)->world;
     const std::lock_guard<std::mutex> lock(world.mutex);
     *result = world.num_joined < world.n ? ncclInProgress : fake->async_error;
@@ -656,11 +658,17 @@ TEST_F(NcclCommunicatorTest, ACancelledMemberWaitsNoMore) {
   const GroupIds ids = {{group, *CreateSource()->CreateGroupId()}};
   Process process(0);
   ASSERT_EQ(process.Run(ids, {group}, absl::Hours(1)), absl::OkStatus());
+  fake_.num_looks = 0;
   std::thread launch([&process] {
     EXPECT_EQ(process.Launch(),
               absl::CancelledError(
                   "NCCL on device 0 in the group of 2 devices 0, 1: the session has ended"));
   });
+  // The second look of a launch is one of its wait.
+  const SteadyClock clock;
+  const int64_t deadline = clock.NowNs() + kTimeoutNs;
+  while (fake_.num_looks < 2 && clock.NowNs() < deadline) std::this_thread::yield();
+  EXPECT_GE(fake_.num_looks, 2);
   process.communicator->Cancel();
   launch.join();
   EXPECT_EQ(fake_.num_aborts, 1);

@@ -1,0 +1,95 @@
+#include <memory>
+#include <vector>
+
+#include "caf/all.hpp"
+#include "gtest/gtest.h"
+
+#include "actors/engine/host_inspector_internal.h"
+#include "actors/engine/host_messages_internal.h"
+#include "tests/support/engine_harness.h"
+#include "tests/support/engine_plan.h"
+
+namespace penstock::actors {
+namespace {
+
+using planner::PhaseKind;
+using testing::EngineHarness;
+using testing::EnginePlanBuilder;
+using State = DeviceSnapshot::State;
+
+// Takes all messages and answers none: an executor that began a long kernel just before it could
+// answer.
+caf::behavior IgnoreInspections() {
+  return {[](const InspectMessage&) {}};
+}
+
+// Device 1 waits for what device 0 sends.
+planner::Plan SendingPlan() {
+  EnginePlanBuilder b;
+  for (int i = 0; i < 2; ++i) b.AddDevice();
+  const uint32_t made = b.AddRegister(0);
+  b.BeginPhase(0, "F", PhaseKind::kForward);
+  const uint32_t make = b.AddKernel(0, "make", "t.iota", {}, {made});
+  const uint32_t send = b.AddSend(0, "send", made, 1);
+  b.AddChannel(0, make, send);
+  const uint32_t got = b.AddRegister(1);
+  const uint32_t used = b.AddRegister(1);
+  b.BeginPhase(1, "F", PhaseKind::kForward);
+  const uint32_t recv = b.AddRecv(1, "recv", got, b.last_transfer());
+  b.AddChannel(1, recv, b.AddKernel(1, "use", "t.affine", {got}, {used}));
+  return b.Build();
+}
+
+class HostInspectorTest : public ::testing::Test {
+ protected:
+  // Until device 1 waits.
+  void SetUp() override {
+    absl::StatusOr<std::unique_ptr<EngineHarness>> harness =
+        EngineHarness::Create(SendingPlan(), {}, kernels_, policies_);
+    ASSERT_TRUE(harness.ok()) << harness.status();
+    harness_ = *std::move(harness);
+    harness_->Submit({});
+    harness_->stage(0).Poll();
+    while (harness_->executor(1).Poll()) {
+    }
+    inspector_ = std::make_shared<HostInspector>(
+        1, std::vector<caf::actor>{system_.spawn(IgnoreInspections)},
+        std::vector<const DeviceExecutor*>{&harness_->executor(1)});
+  }
+  void TearDown() override { inspector_ = nullptr; }  // the actor ends with its last owner
+
+  const kernels::KernelRegistry kernels_ = testing::EngineTestKernels();
+  const planner::PolicyRegistry policies_ = planner::BuiltinPolicies();
+  std::unique_ptr<EngineHarness> harness_;
+  caf::actor_system_config config_;
+  caf::actor_system system_{config_};
+  std::shared_ptr<HostInspector> inspector_;
+};
+
+TEST_F(HostInspectorTest, ADeviceThatDoesNotAnswerIsLookedAtAgain) {
+  const absl::StatusOr<std::shared_ptr<Inspection>> inspection = inspector_->Begin();
+  ASSERT_TRUE(inspection.ok()) << inspection.status();
+  EXPECT_FALSE((*inspection)->IsComplete());
+  EXPECT_EQ((*inspection)->Take(absl::ZeroDuration())[0].state, State::kWaiting);
+  EXPECT_TRUE(harness_->RunUntilDone());
+  EXPECT_TRUE((*inspection)->IsComplete());
+  const std::vector<DeviceSnapshot> devices = (*inspection)->Take(absl::ZeroDuration());
+  ASSERT_EQ(devices.size(), 1u);
+  EXPECT_EQ(devices[0].state, State::kIdle);
+  EXPECT_EQ(devices[0].step, 1);
+}
+
+// What was asked before the end of a session may be taken after it.
+TEST_F(HostInspectorTest, AnInspectionOutlivesTheSession) {
+  const absl::StatusOr<std::shared_ptr<Inspection>> inspection = inspector_->Begin();
+  ASSERT_TRUE(inspection.ok()) << inspection.status();
+  inspector_->Close();
+  harness_ = nullptr;
+  EXPECT_FALSE((*inspection)->IsComplete());
+  EXPECT_EQ((*inspection)->Take(absl::ZeroDuration())[0].state, State::kWaiting);
+  EXPECT_EQ(inspector_->Begin().status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(inspector_->Look(0).has_value());
+}
+
+}  // namespace
+}  // namespace penstock::actors
