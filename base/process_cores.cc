@@ -158,8 +158,8 @@ class GroupTree {
 
 ProcessCores CoresOfThisProcess() {
   ProcessCores cores{ReadAffinityMask(), {}};
-  for (const CgroupPlace& place :
-       FindCpuCgroups(ContentsOf("/proc/self/cgroup"), ContentsOf("/proc/self/mountinfo"))) {
+  for (const CgroupPlace& place : FindCpuCgroups(ReadSystemFile("/proc/self/cgroup"),
+                                                 ReadSystemFile("/proc/self/mountinfo"))) {
     for (CoreQuota& quota : QuotasOf(place)) cores.quotas.push_back(std::move(quota));
   }
   return cores;

@@ -12,7 +12,7 @@
 namespace penstock {
 
 // Empty if it cannot be read.
-inline std::string ContentsOf(const std::string& path) {
+inline std::string ReadSystemFile(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }

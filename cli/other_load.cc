@@ -65,11 +65,11 @@ OtherLoad::OtherLoad(std::vector<int64_t> own)
 
 OtherLoad::Ticks OtherLoad::Read() const {
   Ticks ticks;
-  ticks.busy = BusyTicks(ContentsOf("/proc/stat"), cores_);
-  ticks.own = ProcessTicks(ContentsOf("/proc/self/stat"));
+  ticks.busy = BusyTicks(ReadSystemFile("/proc/stat"), cores_);
+  ticks.own = ProcessTicks(ReadSystemFile("/proc/self/stat"));
   ticks.is_known = ticks.busy >= 0 && ticks.own >= 0;
   for (const int64_t process : own_) {
-    const int64_t own = ProcessTicks(ContentsOf(StrCat("/proc/", process, "/stat")));
+    const int64_t own = ProcessTicks(ReadSystemFile(StrCat("/proc/", process, "/stat")));
     ticks.is_known = ticks.is_known && own >= 0;
     ticks.own += own;
   }
