@@ -11,12 +11,10 @@ __global__ void __launch_bounds__(AttentionCut::kThreads)
   constexpr int kTiles = kForwardCut<kWidth>.tiles;
   constexpr int kKeys = kForwardCut<kWidth>.other;
   constexpr int kRows = kForwardRows<kWidth>;
-  T* shared = SharedMemory<T>();
-  const SharedRows<T, kWidth> queries = {shared};
-  shared += kRows * kWidth;
-  const SharedRows<T, kWidth> keys[2] = {{shared}, {shared + kKeys * kWidth}};
-  shared += 2 * kKeys * kWidth;
-  const SharedRows<T, kWidth> values[2] = {{shared}, {shared + kKeys * kWidth}};
+  SharedRowsLayout<T, kWidth> layout;
+  const SharedRows<T, kWidth> queries = layout.Take(kRows);
+  const SharedRows<T, kWidth> keys[2] = {layout.Take(kKeys), layout.Take(kKeys)};
+  const SharedRows<T, kWidth> values[2] = {layout.Take(kKeys), layout.Take(kKeys)};
   const int width = static_cast<int>(whole.width);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first_of_warp = static_cast<int>(threadIdx.x) / kWarp * kTiles * kMmaRows;
@@ -39,7 +37,7 @@ __global__ void __launch_bounds__(AttentionCut::kThreads)
     CopyHeadRows<kKeys>(x.v, place.batch, key_head, 0, end, width, values[0]);
 
     FragmentC sums[kTiles][kWidth / kMmaColumns] = {};
-    float max[kTiles][2];    // of scores before they are scaled; of rows lane / 4 and that + 8
+    float max[kTiles][2];    // of scores before they are scaled; of the lane's two rows
     float total[kTiles][2];  // of this lane's columns
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
@@ -47,7 +45,7 @@ __global__ void __launch_bounds__(AttentionCut::kThreads)
       for (int h = 0; h < 2; ++h) {
         max[m][h] = -INFINITY;
         total[m][h] = 0;
-        const int64_t query = place.first + first_of_warp + m * kMmaRows + lane / 4 + h * 8;
+        const int64_t query = place.first + first_of_warp + m * kMmaRows + ProductRow(lane, 2 * h);
         if (x.so_far == nullptr || query >= shape.queries) continue;
         // What the keys before have given is one more key of weight e^lse.
         max[m][h] = x.lse_so_far[lse_begin + query] / scale;
@@ -55,7 +53,7 @@ __global__ void __launch_bounds__(AttentionCut::kThreads)
         if (lane % 4 == 0) total[m][h] = 1;
 #pragma unroll
         for (int n = 0; n < kWidth / kMmaColumns; ++n) {
-          const int column = n * kMmaColumns + lane % 4 * 2;
+          const int column = ProductColumn(lane, n, 0);
           if (column >= width) continue;
           const Pack<float, 2> pair =
               LoadPair<T>(x.so_far, x.o, place.batch, place.head, query, column);
@@ -86,8 +84,8 @@ __global__ void __launch_bounds__(AttentionCut::kThreads)
           for (int n = 0; n < kKeys / kMmaColumns; ++n) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-              const int64_t key = first_key + n * kMmaColumns + lane % 4 * 2 + i % 2;
-              const int row = first_of_warp + m * kMmaRows + lane / 4 + i / 2 * 8;
+              const int64_t key = first_key + ProductColumn(lane, n, i);
+              const int row = first_of_warp + m * kMmaRows + ProductRow(lane, i);
               if (key >= end || (shape.is_causal && key > row + diagonal)) {
                 scores[m][n].v[i] = -INFINITY;
               }
@@ -134,14 +132,14 @@ __global__ void __launch_bounds__(AttentionCut::kThreads)
     for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int64_t query = place.first + first_of_warp + m * kMmaRows + lane / 4 + h * 8;
+        const int64_t query = place.first + first_of_warp + m * kMmaRows + ProductRow(lane, 2 * h);
         const float sum = ReduceRow(total[m][h], SumOp());
         if (query >= whole.queries) continue;
         const bool is_empty = max[m][h] == -INFINITY || query >= shape.queries;
         const float factor = is_empty ? 0.0f : 1 / sum;
 #pragma unroll
         for (int n = 0; n < kWidth / kMmaColumns; ++n) {
-          const int column = n * kMmaColumns + lane % 4 * 2;
+          const int column = ProductColumn(lane, n, 0);
           if (column >= width) continue;
           const float low = is_empty ? 0.0f : sums[m][n].v[2 * h] * factor;
           const float high = is_empty ? 0.0f : sums[m][n].v[2 * h + 1] * factor;

@@ -79,6 +79,25 @@ struct SharedRows {
   }
 };
 
+// Hands out the block's shared memory, from its beginning on.
+template <typename T, int kWidth>
+struct SharedRowsLayout {
+  T* next = SharedMemory<T>();
+
+  __device__ SharedRows<T, kWidth> Take(int num_rows) {
+    const SharedRows<T, kWidth> rows = {next};
+    next += num_rows * kWidth;
+    return rows;
+  }
+};
+
+// Where a lane's element `i` of a product is: in the product's rows, and in the columns of all
+// products beside each other, of which it is number `n`.
+__device__ inline int ProductRow(int lane, int i) { return lane / 4 + i / 2 * 8; }
+__device__ inline int ProductColumn(int lane, int n, int i) {
+  return n * kMmaColumns + lane % 4 * 2 + i % 2;
+}
+
 // Asks for rows [first, first + kRows) of a head; those from `limit` on, and columns beyond the
 // width, are zeros. By all threads of the block; WaitForCopies and a barrier must follow.
 template <int kRows, typename T, int kWidth>

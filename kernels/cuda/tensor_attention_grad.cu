@@ -11,11 +11,11 @@ __device__ void StoreRows(const FragmentC (&sums)[kTiles][kSums], float factor,
                           int64_t limit, int width, int lane) {
 #pragma unroll
   for (int half = 0; half < 2 * kTiles; ++half) {
-    const int64_t row = first + lane / 4 + half * 8;
+    const int64_t row = first + ProductRow(lane, 2 * half);
     if (row >= limit) continue;
 #pragma unroll
     for (int n = 0; n < kSums; ++n) {
-      const int column = n * kMmaColumns + lane % 4 * 2;
+      const int column = ProductColumn(lane, n, 0);
       if (column >= width) continue;
       const FragmentC& sum = sums[half / 2][n];
       StorePair<T>(to, batch, head, row, column, sum.v[half % 2 * 2] * factor,
@@ -34,14 +34,11 @@ __global__ void __launch_bounds__(AttentionCut::kThreads)
   constexpr int kRows = kGradRows<kWidth>;
   __shared__ float shared_deltas[kRows];
   static_assert(sizeof(shared_deltas) <= AttentionCut::kMaxStaticBytes);
-  T* shared = SharedMemory<T>();
-  const SharedRows<T, kWidth> queries = {shared};
-  shared += kRows * kWidth;
-  const SharedRows<T, kWidth> d_o = {shared};
-  shared += kRows * kWidth;
-  const SharedRows<T, kWidth> keys[2] = {{shared}, {shared + kKeys * kWidth}};
-  shared += 2 * kKeys * kWidth;
-  const SharedRows<T, kWidth> values[2] = {{shared}, {shared + kKeys * kWidth}};
+  SharedRowsLayout<T, kWidth> layout;
+  const SharedRows<T, kWidth> queries = layout.Take(kRows);
+  const SharedRows<T, kWidth> d_o = layout.Take(kRows);
+  const SharedRows<T, kWidth> keys[2] = {layout.Take(kKeys), layout.Take(kKeys)};
+  const SharedRows<T, kWidth> values[2] = {layout.Take(kKeys), layout.Take(kKeys)};
   const int width = static_cast<int>(shape.width);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first_of_warp = static_cast<int>(threadIdx.x) / kWarp * kTiles * kMmaRows;
@@ -81,11 +78,11 @@ __global__ void __launch_bounds__(AttentionCut::kThreads)
       shared_deltas[row] = delta;
     }
     __syncthreads();
-    float lse[2 * kTiles];  // in powers of 2; of rows lane / 4, that + 8, ...
+    float lse[2 * kTiles];  // in powers of 2; of the lane's rows
     float delta[2 * kTiles];
 #pragma unroll
     for (int half = 0; half < 2 * kTiles; ++half) {
-      const int row = first_of_warp + lane / 4 + half * 8;
+      const int row = first_of_warp + ProductRow(lane, 2 * half);
       lse[half] = place.first + row < shape.queries
                       ? x.lse[of_head * shape.lse_rows + place.first + row] * kLog2E
                       : INFINITY;
@@ -121,8 +118,8 @@ __global__ void __launch_bounds__(AttentionCut::kThreads)
             const float weight = Exp2(weights[m][n].v[i] * scale_log2 - lse[half]);
             float slope = weight * (slopes[m][n].v[i] - delta[half]);
             if (is_cut) {
-              const int64_t key = first_key + n * kMmaColumns + lane % 4 * 2 + i % 2;
-              const int row = first_of_warp + lane / 4 + half * 8;
+              const int64_t key = first_key + ProductColumn(lane, n, i);
+              const int row = first_of_warp + ProductRow(lane, 2 * half);
               if (key >= end || (shape.is_causal && key > row + diagonal)) slope = 0;
             }
             slopes[m][n].v[i] = slope;
@@ -147,14 +144,11 @@ __global__ void __launch_bounds__(AttentionCut::kThreads)
   __shared__ float shared_lse[2][kQueries];  // in powers of 2
   __shared__ float shared_deltas[2][kQueries];
   static_assert(sizeof(shared_lse) + sizeof(shared_deltas) <= AttentionCut::kMaxStaticBytes);
-  T* shared = SharedMemory<T>();
-  const SharedRows<T, kWidth> keys = {shared};
-  shared += kRows * kWidth;
-  const SharedRows<T, kWidth> values = {shared};
-  shared += kRows * kWidth;
-  const SharedRows<T, kWidth> queries[2] = {{shared}, {shared + kQueries * kWidth}};
-  shared += 2 * kQueries * kWidth;
-  const SharedRows<T, kWidth> d_o[2] = {{shared}, {shared + kQueries * kWidth}};
+  SharedRowsLayout<T, kWidth> layout;
+  const SharedRows<T, kWidth> keys = layout.Take(kRows);
+  const SharedRows<T, kWidth> values = layout.Take(kRows);
+  const SharedRows<T, kWidth> queries[2] = {layout.Take(kQueries), layout.Take(kQueries)};
+  const SharedRows<T, kWidth> d_o[2] = {layout.Take(kQueries), layout.Take(kQueries)};
   const int width = static_cast<int>(shape.width);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first_of_warp = static_cast<int>(threadIdx.x) / kWarp * kTiles * kMmaRows;
@@ -212,8 +206,8 @@ __global__ void __launch_bounds__(AttentionCut::kThreads)
         for (int n = 0; n < kQueries / kMmaColumns; ++n) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const int query = n * kMmaColumns + lane % 4 * 2 + i % 2;
-            const int row = first_of_warp + m * kMmaRows + lane / 4 + i / 2 * 8;
+            const int query = ProductColumn(lane, n, i);
+            const int row = first_of_warp + m * kMmaRows + ProductRow(lane, i);
             float weight = Exp2(weights[m][n].v[i] * scale_log2 - shared_lse[buffer][query]);
             float slope = weight * (slopes[m][n].v[i] - shared_deltas[buffer][query]);
             if (is_cut && (query >= end || row + diagonal > query)) weight = slope = 0;
