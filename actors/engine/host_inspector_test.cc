@@ -49,7 +49,7 @@ class HostInspectorTest : public ::testing::Test {
     ASSERT_TRUE(harness.ok()) << harness.status();
     harness_ = *std::move(harness);
     harness_->Submit({});
-    harness_->stage(1).Poll();
+    harness_->stage(0).Poll();
     while (harness_->executor(1).Poll()) {
     }
     inspector_ = std::make_shared<HostInspector>(
