@@ -90,7 +90,7 @@ class StreamMembers {
   void LaunchAll(size_t poisoned = ~size_t{0});
   void AwaitAll();
   // One run, with the inputs given; the outputs.
-  std::vector<Bytes> RunOnce(const std::vector<Bytes>& inputs, size_t poisoned = ~size_t{0});
+  std::vector<Bytes> RunOnce(const std::vector<Bytes>& inputs);
 
  private:
   const CollectiveSpec spec_;
