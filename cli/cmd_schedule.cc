@@ -21,6 +21,7 @@
 #include "base/strings.h"
 #include "graph/op.h"
 #include "planner/draw/draw_timeline.h"
+#include "planner/policy/decide_orders.h"
 #include "planner/policy/order_csv.h"
 #include "planner/policy/pipeline.h"
 #include "planner/policy/policy.h"
@@ -94,6 +95,53 @@ absl::StatusOr<Schedule> ReadSchedule(const ScheduleOptions& options) {
   return schedule;
 }
 
+// The orders with so many chunks a stage, so placed.
+absl::StatusOr<Schedule> PlanLayout(const planner::Policy& policy, const ScheduleOptions& options,
+                                    int num_chunks, planner::Placement placement) {
+  planner::UniformPipeline uniform = UniformOf(options);
+  uniform.num_groups = *options.stages;
+  uniform.num_microbatches = *options.microbatches;
+  uniform.num_chunks = num_chunks;
+  uniform.placement = placement;
+  uniform.splits_backward = policy.needs().splits_backward;
+  Schedule schedule;
+  schedule.name = options.what;
+  ASSIGN_OR_RETURN(schedule.pipeline, planner::MakePipeline(uniform));
+  schedule.pipeline.memory_limit = options.memory_limit;
+  ASSIGN_OR_RETURN(schedule.orders, planner::PlanPipeline(policy, schedule.pipeline));
+  if (std::any_of(schedule.orders.begin(), schedule.orders.end(),
+                  [](const std::vector<planner::PhaseChoice>& order) { return order.empty(); })) {
+    ASSIGN_OR_RETURN(schedule.orders,
+                     planner::DecideOrders(policy, schedule.pipeline, std::move(schedule.orders)));
+  }
+  return schedule;
+}
+
+// Of a policy that takes any placement: the layout of the named policies that takes the shortest
+// time within the limit of memory. Those that hold each stage twice need more memory for it.
+absl::StatusOr<Schedule> PlanBestLayout(const planner::Policy& policy,
+                                        const ScheduleOptions& options) {
+  absl::StatusOr<Schedule> best = absl::InternalError("no layout");
+  std::pair<double, double> least;
+  for (const auto& [num_chunks, placement] :
+       {std::pair(1, planner::Placement::kLoop), std::pair(2, planner::Placement::kLoop),
+        std::pair(2, planner::Placement::kVee)}) {
+    absl::StatusOr<Schedule> schedule = PlanLayout(policy, options, num_chunks, placement);
+    const absl::StatusOr<planner::Timeline> timeline =
+        schedule.ok() ? planner::RunPipeline(schedule->pipeline, schedule->orders)
+                      : schedule.status();
+    if (!timeline.ok()) {
+      if (!best.ok() && num_chunks == 1) best = timeline.status();
+      continue;
+    }
+    const std::pair<double, double> cost = {timeline->span_s, timeline->makespan_s};
+    if (best.ok() && cost >= least) continue;
+    best = std::move(schedule);
+    least = cost;
+  }
+  return best;
+}
+
 absl::StatusOr<Schedule> PlanSchedule(const Environment& environment,
                                       const ScheduleOptions& options) {
   const planner::PolicyRegistry& policies = environment.registries.policies;
@@ -118,25 +166,11 @@ absl::StatusOr<Schedule> PlanSchedule(const Environment& environment,
     }
   }
   const planner::PolicyNeeds needs = policy->needs();
-  planner::UniformPipeline uniform = UniformOf(options);
-  uniform.num_groups = *options.stages;
-  uniform.num_microbatches = *options.microbatches;
-  uniform.num_chunks = options.chunks.value_or(needs.min_chunks);
-  uniform.placement = needs.placement.value_or(planner::Placement::kLoop);
-  uniform.splits_backward = needs.splits_backward;
-  Schedule schedule;
-  schedule.name = options.what;
-  ASSIGN_OR_RETURN(schedule.pipeline, planner::MakePipeline(uniform));
-  schedule.pipeline.memory_limit = options.memory_limit;
-  ASSIGN_OR_RETURN(schedule.orders, planner::PlanPipeline(*policy, schedule.pipeline));
-  for (size_t g = 0; g < schedule.orders.size(); ++g) {
-    if (!schedule.orders[g].empty()) continue;
-    return absl::InvalidArgumentError(
-        StrCat("schedule: policy '", options.what,
-               "' decides as a plan runs, so it has no order to show; "
-               "`penstock run` can use it"));
+  if (needs.placement.has_value() || options.chunks.has_value()) {
+    return PlanLayout(*policy, options, options.chunks.value_or(needs.min_chunks),
+                      needs.placement.value_or(planner::Placement::kLoop));
   }
-  return schedule;
+  return PlanBestLayout(*policy, options);
 }
 
 absl::Status CheckMemory(const ScheduleOptions& options, const planner::Timeline& timeline) {
@@ -232,8 +266,10 @@ void AddScheduleCommand(CLI::App& app, const Environment& environment, Action* a
       ->check(CLI::Range(1, planner::kMaxPipelineMicrobatches))
       ->option_text("M");
   command
-      ->add_option("--chunks", options->chunks,
-                   "Chunks of the model a stage (as few as the policy allows: for auto, 1)")
+      ->add_option(
+          "--chunks", options->chunks,
+          "Chunks of the model a stage (as few as the policy allows; for auto, 1, or 2 in a "
+          "loop or back and forth, whichever is fastest)")
       ->check(AtLeast(1))
       ->check(CLI::Range(1, planner::kMaxChunks))
       ->option_text("V");

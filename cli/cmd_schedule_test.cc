@@ -1,5 +1,8 @@
 // `penstock schedule` as a script and a person meet it.
 
+#include <algorithm>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -7,7 +10,10 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
+#include "base/strings.h"
+#include "planner/policy/policy.h"
 #include "tests/support/command_line_fixture.h"
+#include "tests/support/test_policies.h"
 
 namespace penstock::cli {
 namespace {
@@ -99,6 +105,49 @@ TEST_F(CmdScheduleTest, MistakesAreNamed) {
   const std::string stuck = Write("stuck.csv", "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n");
   EXPECT_THAT(ErrorOf({stuck}),
               HasSubstr("stuck.csv: the orders of the groups wait for each other: group 0 waits"));
+}
+
+// Whatever the layout of the named policy is, and within the memory that it takes.
+TEST_F(CmdScheduleTest, AutoIsNoSlowerThanNamedPoliciesWithinTheirMemory) {
+  for (const std::string name : {"1f1b", "interleaved", "zb-v", "v-min"}) {
+    const nlohmann::json named = Json({name, "--stages", "4", "--microbatches", "8"});
+    const std::vector<double> peaks = named["peak_activations"];
+    const double limit = *std::max_element(peaks.begin(), peaks.end());
+    const nlohmann::json best =
+        Json({"auto", "--stages", "4", "--microbatches", "8", "--memory-limit", StrCat(limit)});
+    EXPECT_LE(best["bubble"].get<double>(), named["bubble"].get<double>() + 1e-9) << name;
+    EXPECT_LE(best["span"].get<double>(), named["span"].get<double>() + 1e-9) << name;
+  }
+}
+
+TEST_F(CmdScheduleTest, ShowsPoliciesThatDecideAsTheyGo) {
+  // 1F1B, decided by what is ready: B before F, and no more in flight than there are stages left.
+  ASSERT_TRUE(
+      registries_.policies
+          .Add(std::make_shared<testing::DynamicPolicy>(
+              "lately",
+              [](const planner::StageContext& context,
+                 const planner::StageView& view) -> std::optional<planner::PhaseChoice> {
+                const planner::ChunkView& chunk = view.chunks[0];
+                if (chunk.ready[1] > 0) {
+                  return planner::PhaseChoice{planner::PhaseKind::kBackward, chunk.issued[1]};
+                }
+                const int in_flight = chunk.issued[0] - chunk.completed[1];
+                if (chunk.ready[0] > 0 && in_flight < context.num_stages - context.stage) {
+                  return planner::PhaseChoice{planner::PhaseKind::kForward, chunk.issued[0]};
+                }
+                return std::nullopt;
+              }))
+          .ok());
+  const auto csv = [&](const std::string& name) {
+    return Call({"schedule", name, "--stages", "4", "--microbatches", "8", "--csv"});
+  };
+  const Outcome decided = csv("lately");
+  EXPECT_EQ(decided.status, 0) << decided.err;
+  EXPECT_EQ(decided.out, csv("1f1b").out);
+  ASSERT_TRUE(registries_.policies.Add(testing::SilentPolicy()).ok());
+  EXPECT_THAT(csv("silent").err, HasSubstr("policy 'silent' chooses nothing on stage 0 though a "
+                                           "phase could run, and nothing is under way"));
 }
 
 }  // namespace
