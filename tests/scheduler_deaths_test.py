@@ -59,22 +59,24 @@ class SchedulerDeathTest(HostsDeathTest):
         os.kill(member, signal.SIGKILL)
         self.check_named(begin, rf"penstock: node 1 \(pid {victim} on n2\) has closed its connection")
 
+    # Of programs that `launch` has started, and of those that have started `launch`.
     LEFT_BY_A_CUT = ()
+    LEFT_BY_A_CUT_OF_MEMBERS = ()
 
-    def check_host(self, victim=1):
+    def check_host(self, victim=1, left=()):
         """Without its network, a host is named, and so is the coordinator there."""
         begin = time.monotonic()
         self.cut(victim)
-        self.check_silences(begin)
+        self.check_silences(begin, left)
 
-    def check_silences(self, begin):
+    def check_silences(self, begin, left):
         """Rank 0, which coordinates or runs beside the coordinator, and rank 1 are cut off from each
         other: each side names the other one and ends."""
         self.check_log(begin, self.log(1, 1),
                        r"penstock: the coordinator \(pid \d+ on n1\) has gone silent")
         await_true(lambda: self.output.time_of(SILENCE), "the name of the death")
         self.assertLess(self.output.time_of(SILENCE) - begin, BOUND_S, self.output.text())
-        self.check_gone(begin, ignored=self.LEFT_BY_A_CUT)
+        self.check_gone(begin, ignored=left)
 
     def check_members_end(self, begin, coordinator):
         """Rank 1 names the coordinator that it has lost, and ends."""
@@ -88,11 +90,11 @@ class MemberDeaths:
 
     def test_the_host_of_a_member(self):
         self.launch_members()
-        self.check_host()
+        self.check_host(left=self.LEFT_BY_A_CUT_OF_MEMBERS)
 
     def test_the_host_of_the_member_that_coordinates(self):
         self.launch_members()
-        self.check_host(0)
+        self.check_host(0, left=self.LEFT_BY_A_CUT_OF_MEMBERS)
 
 
 class LaunchDeaths(MemberDeaths):
@@ -104,11 +106,11 @@ class LaunchDeaths(MemberDeaths):
 
     def test_a_host(self):
         self.launch()
-        self.check_host()
+        self.check_host(left=self.LEFT_BY_A_CUT)
 
     def test_the_host_of_the_coordinator(self):
         self.launch()
-        self.check_host(0)
+        self.check_host(0, left=self.LEFT_BY_A_CUT)
 
     def test_the_program_that_has_started_a_node(self):
         self.launch()
@@ -134,7 +136,7 @@ class LaunchDeaths(MemberDeaths):
 class SlurmDeathTest(LaunchDeaths, SchedulerDeathTest):
     STARTER = "srun"
     # The user's own srun, or salloc, waits for a host that is cut off until SlurmdTimeout.
-    LEFT_BY_A_CUT = ("srun", "salloc")
+    LEFT_BY_A_CUT_OF_MEMBERS = ("srun", "salloc")
 
     @classmethod
     def setUpClass(cls):
@@ -181,8 +183,10 @@ class SlurmDeathTest(LaunchDeaths, SchedulerDeathTest):
 class MpirunDeathTest(LaunchDeaths, SchedulerDeathTest):
     STARTER = "orterun"
     # mpirun's daemons have no bound of their own on a connection between them that is cut: they wait
-    # for TCP to give up, which takes minutes, with whoever has started them.
-    LEFT_BY_A_CUT = ("orted", "ssh", "mpirun", "orterun")
+    # for TCP to give up, which takes minutes, with whoever has started them. `launch` ends the mpirun
+    # that it has started, and the ssh of that.
+    LEFT_BY_A_CUT = ("orted",)
+    LEFT_BY_A_CUT_OF_MEMBERS = ("orted", "ssh", "mpirun", "orterun")
 
     @classmethod
     def setUpClass(cls):
