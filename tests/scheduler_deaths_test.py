@@ -183,9 +183,8 @@ class SlurmDeathTest(LaunchDeaths, SchedulerDeathTest):
 class MpirunDeathTest(LaunchDeaths, SchedulerDeathTest):
     STARTER = "orterun"
     # mpirun's daemons have no bound of their own on a connection between them that is cut: they wait
-    # for TCP to give up, which takes minutes, with whoever has started them. `launch` ends the mpirun
-    # that it has started, and the ssh of that.
-    LEFT_BY_A_CUT = ("orted",)
+    # for TCP to give up, which takes minutes, with whoever has started them. `launch` and its agents end
+    # those that it has started.
     LEFT_BY_A_CUT_OF_MEMBERS = ("orted", "ssh", "mpirun", "orterun")
 
     @classmethod
