@@ -355,7 +355,8 @@ class JobRun {
                            .log_folder = has_log ? options_.log_folder : "",
                            .last_lines = std::move(last_lines)};
       if (node < nodes_.size()) {
-        failed.host = nodes_[node].host;
+        failed.host = actors::ShownHost(nodes_[node]);
+        failed.host_in_log = nodes_[node].host;
       } else if (places.empty()) {
         failed.host = HostName();
       }
