@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 sys.dont_write_bytecode = True
 
 from tests.support import etcd, slurm, ssh_server  # noqa: E402
-from tests.support.deaths import BOUND_S, HostsDeathTest  # noqa: E402
+from tests.support.deaths import BOUND_S, HostsDeathTest, command_of  # noqa: E402
 from tests.support.launched_job import PATIENCE_S, parent_of  # noqa: E402
 from tests.support.ssh_server import await_true  # noqa: E402
 
@@ -124,13 +124,16 @@ class LaunchDeaths(MemberDeaths):
 
     def test_the_coordinator(self):
         self.launch()
+        self.check_coordinator()
+
+    def check_coordinator(self, ignored=()):
         begin = time.monotonic()
         coordinator = self.processes("launch")[0]
         os.kill(coordinator, signal.SIGKILL)
         for rank in (0, 1):
             self.check_log(begin, self.log(rank, rank),
                            rf"penstock: the coordinator \(pid {coordinator} on n1\) is gone")
-        self.check_gone(begin, BOUND_S + 2)
+        self.check_gone(begin, BOUND_S + 2, ignored)
 
 
 class SlurmDeathTest(LaunchDeaths, SchedulerDeathTest):
@@ -148,9 +151,19 @@ class SlurmDeathTest(LaunchDeaths, SchedulerDeathTest):
         cls.cluster = slurm.SlurmCluster(folder, cls.network)
         cls.addClassCleanup(cls.cluster.close)
 
-    def launch(self):
-        self.start_on(0, ["salloc", "-w", "n1,n2", *self.launch_command(
+    def launch(self, *shell):
+        self.start_on(0, ["salloc", "-w", "n1,n2", *shell, *self.launch_command(
             "--remote-program", self.program), "--devices", "2"], **self.cluster.environment)
+
+    def test_the_coordinator(self):
+        """In a shell of salloc. Where `launch` is all that salloc runs, Slurm kills the nodes as soon as
+        it is dead, whatever they have to say."""
+        self.launch("sh", "-c", '"$@"; exec sleep 60', "sh")
+        self.check_coordinator(ignored=("salloc", "sleep"))
+        for pid in self.left():
+            if command_of(pid).startswith("sleep "):
+                os.kill(pid, signal.SIGTERM)
+        self.run_.wait(PATIENCE_S)
 
     def launch_members(self):
         self.start_on(0, ["srun", "--mpi=pmix", "-w", "n1,n2", *self.launch_command()],
