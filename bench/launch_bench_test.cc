@@ -1,5 +1,9 @@
 #include "bench/launch_bench.h"
 
+#include <sys/resource.h>
+
+#include <cstdio>
+
 #include "gtest/gtest.h"
 
 namespace penstock::bench {
@@ -23,6 +27,20 @@ TEST(LaunchBenchTest, ManyAgentsJoin) {
     EXPECT_GT(figures->coordinator_cpu_us, 0);
     EXPECT_LT(figures->memory_bytes, 1 << 20);
   }
+}
+
+TEST(LaunchBenchTest, FourThousandAgentsJoin) {
+  rlimit files{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  LaunchBenchOptions options;
+  // A descriptor for each end of each connection, and some.
+  if (files.rlim_max < 3 * options.num_agents) {
+    GTEST_SKIP() << "a process may have " << files.rlim_max << " files open here (ulimit -Hn)";
+  }
+  const absl::StatusOr<LaunchFigures> figures = MeasureAgents(options);
+  ASSERT_TRUE(figures.ok()) << figures.status();
+  EXPECT_LT(figures->join_s, kSlack * 20);
+  printf("%u agents joined in %.1f s\n", options.num_agents, figures->join_s);
 }
 
 TEST(LaunchBenchTest, NodesOfThisHostJoin) {

@@ -1,10 +1,14 @@
 // penstock node: one process of a job over several.
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -64,6 +68,43 @@ std::vector<std::string> NodeCommand(const Environment& environment,
   return command;
 }
 
+// `launch` has had an mpirun start this agent alone, through a daemon on this host, which ends with
+// it. But where the host is cut off, the daemon waits for minutes until TCP gives up. So it has a
+// moment, and is then killed, by a process that keeps none of the daemon's pipes open.
+void EndDaemonOfMpirun() {
+  constexpr int kDaemonGraceMs = 2000;
+  constexpr int kMaxBetween = 2;  // a shell is
+  pid_t daemon = getppid();
+  for (int i = 0;; ++i) {
+    // "4711 (orted) S 4710 ..."
+    std::ifstream file(StrCat("/proc/", daemon, "/stat"));
+    std::string number;
+    std::string name;
+    std::string state;
+    pid_t parent = 0;
+    file >> number >> name >> state >> parent;
+    if (name == "(orted)") break;
+    if (!file || i == kMaxBetween) return;
+    daemon = parent;
+  }
+  const auto daemon_fd = static_cast<int>(syscall(SYS_pidfd_open, daemon, 0));
+  if (daemon_fd < 0) return;
+  if (fork() != 0) {
+    close(daemon_fd);
+    return;
+  }
+  // In the child: only what a signal handler may call.
+  setsid();
+  const auto kept = static_cast<unsigned>(daemon_fd);
+  if (kept > 0) close_range(0, kept - 1, 0);
+  close_range(kept + 1, ~0u, 0);
+  pollfd watched = {daemon_fd, POLLIN, 0};
+  if (poll(&watched, 1, kDaemonGraceMs) == 0) {
+    syscall(SYS_pidfd_send_signal, daemon_fd, SIGKILL, nullptr, 0);
+  }
+  _exit(0);
+}
+
 absl::Status RunAgent(const Environment& environment, const NodeCommandOptions& options) {
   // As for its nodes: the coordinator heeds an interrupt of all processes of a job.
   (void)signal(SIGINT, SIG_IGN);
@@ -85,7 +126,9 @@ absl::Status RunAgent(const Environment& environment, const NodeCommandOptions& 
   if (!agent.below.empty() && tree.through.empty()) {
     return absl::InvalidArgumentError("--below needs --through");
   }
-  return actors::RunHostAgent(agent);
+  const absl::Status status = actors::RunHostAgent(agent);
+  EndDaemonOfMpirun();
+  return status;
 }
 
 absl::Status RunNodeCommand(const Environment& environment, NodeCommandOptions options) {

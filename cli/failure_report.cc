@@ -43,9 +43,12 @@ std::string DescribeLog(const FailedNode& node) {
   std::string where;
   if (!node.log_folder.empty()) {
     // Only of a node that has joined is the host known.
-    where = node.host.empty()
-                ? StrCat("in ", node.log_folder, " on its host, if it has begun")
-                : StrCat("in ", node.host, ":", LogPath(node.log_folder, node.host, node.rank));
+    where =
+        node.host.empty()
+            ? StrCat("in ", node.log_folder, " on its host, if it has begun")
+            : StrCat("in ", node.host, ":",
+                     LogPath(node.log_folder,
+                             node.host_in_log.empty() ? node.host : node.host_in_log, node.rank));
   }
   if (node.last_lines.empty()) {
     return where.empty() ? "" : StrCat("note: the log of node ", node.rank, " is ", where, "\n");

@@ -26,6 +26,7 @@ void MarkTold(absl::Status* status);
 struct FailedNode {
   uint32_t rank = 0;
   std::string host = {};                     // empty: not known, it has not joined
+  std::string host_in_log = {};              // in the name of its log; empty: the same
   std::string log_folder = {};               // of the node; empty: it keeps no log
   std::vector<std::string> last_lines = {};  // oldest first
 };

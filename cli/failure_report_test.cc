@@ -12,6 +12,8 @@ namespace {
 TEST(DescribeLogTest, TheLastLinesAndTheFile) {
   EXPECT_EQ(DescribeLog({.rank = 3, .host = "a", .log_folder = "/l", .last_lines = {"x", "y"}}),
             "The last lines of node 3 on a (all are in a:/l/a.3.log):\n  x\n  y\n");
+  EXPECT_EQ(DescribeLog({.rank = 3, .host = "10.0.0.7", .host_in_log = "a", .log_folder = "/l"}),
+            "note: the log of node 3 is in 10.0.0.7:/l/a.3.log\n");
   EXPECT_EQ(DescribeLog({.rank = 3, .host = "a", .last_lines = {"x"}}),
             "The last lines of node 3 on a:\n  x\n");
   EXPECT_EQ(DescribeLog({.rank = 3, .log_folder = "/l"}),

@@ -132,13 +132,9 @@ void NameSlowHosts(const Environment& environment, actors::Cluster& cluster) {
         ASSIGN_OR_RETURN(const CoreRates again, measure());
         return again.rates;
       });
-  const std::vector<actors::NodePlace>& places = environment.launch.places;
   for (const planner::SlowHost& slow : slow_hosts) {
     const uint32_t rank = first->first_ranks[static_cast<size_t>(slow.host)];
-    // As the user has called it.
-    const bool is_given = rank < places.size() && !places[rank].through.empty();
-    environment.err << SlowHostNote(is_given ? places[rank].host : nodes[rank].host, slow)
-                    << std::flush;
+    environment.err << SlowHostNote(actors::ShownHost(nodes[rank]), slow) << std::flush;
   }
 }
 

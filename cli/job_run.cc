@@ -43,6 +43,7 @@
 #include "cli/report_run.h"
 #include "cli/run_report.h"
 #include "cli/sample_text.h"
+#include "cli/slowdown_detector.h"
 #include "cli/trace_file.h"
 #include "cli/trainer.h"
 #include "fmt/format.h"
@@ -57,6 +58,7 @@
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "planner/cluster/probed_hosts.h"
 #include "planner/simulator/peak_step.h"
 
 namespace penstock::cli {
@@ -272,6 +274,20 @@ class JobRun {
     trainer_options.on_step = [this](int64_t steps_done, double loss, double step_s) {
       monitor_.OnStep(steps_done, loss, step_s, summary_.tokens_per_step);
     };
+    std::vector<uint32_t> first_ranks;  // of hosts
+    SlowdownDetector slowdowns(HostsOfDevices(nodes_, &first_ranks));
+    // The times of GPUs are not those of their hosts' processors.
+    if (device_list_.IsAll("cpu") && slowdowns.has_several_hosts() &&
+        process_environment_.launch.probes_links.value_or(true)) {
+      trainer_options.watch_devices = [&](const std::vector<actors::DeviceStepReport>& devices) {
+        std::string notes;
+        for (const planner::SlowHost& slow : slowdowns.Add(devices)) {
+          const uint32_t rank = first_ranks[static_cast<size_t>(slow.host)];
+          StrAppend(&notes, SlowdownNote(actors::ShownHost(nodes_[rank]), slow));
+        }
+        return notes;
+      };
+    }
     // Only a search for what was not finite first would begin again with them.
     if (!job_.train.stops_on_nonfinite) trainer_options.start.states = nullptr;
     Trainer trainer(environment_, trainer_options, job_, *session, feeds_, interrupts_);
@@ -356,7 +372,8 @@ class JobRun {
                            .log_folder = has_log ? options_.log_folder : "",
                            .last_lines = std::move(last_lines)};
       if (node < nodes_.size()) {
-        failed.host = nodes_[node].host;
+        failed.host = actors::ShownHost(nodes_[node]);
+        failed.host_in_log = nodes_[node].host;
       } else if (places.empty()) {
         failed.host = HostName();
       }

@@ -71,6 +71,8 @@ absl::Status MakeFile(const std::string& path) {
 [[noreturn]] void BecomeTee(char* const* arguments, int input_fd, int error_fd) {
   // What ends the node leaves the rest of its output to be written.
   for (const int ignored : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) signal(ignored, SIG_IGN);
+  // Not a child of the node, as what the node has started is killed with it.
+  if (const pid_t child = fork(); child != 0) _exit(child > 0 ? 0 : 126);
   const int output_fd = dup(STDERR_FILENO);
   const int nowhere = open("/dev/null", O_WRONLY);
   if (dup2(input_fd, STDIN_FILENO) >= 0 && dup2(output_fd, STDOUT_FILENO) >= 0 &&
@@ -112,10 +114,14 @@ absl::Status KeepOutput(const std::string& path) {
   const int fork_error = errno;
   close(error[1]);
   int code = child < 0 ? fork_error : 0;
-  const bool has_failed = child < 0 || read(error[0], &code, sizeof(code)) == sizeof(code);
+  bool has_failed = child < 0 || read(error[0], &code, sizeof(code)) == sizeof(code);
   close(error[0]);
+  int wait_status = 0;
+  if (child > 0 && waitpid(child, &wait_status, 0) == child && wait_status != 0 && !has_failed) {
+    has_failed = true;
+    code = EAGAIN;  // it could not fork
+  }
   if (has_failed) {
-    if (child > 0) (void)waitpid(child, nullptr, 0);
     return absl::UnavailableError(StrCat("tee: ", strerror(code)));
   }
   (void)fflush(stdout);

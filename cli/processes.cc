@@ -126,7 +126,7 @@ std::string OversubscriptionNote(const std::vector<actors::NodeDescription>& nod
     if (threads_per_device > 1) StrAppend(&note, " of ", threads_per_device, " threads each");
     return StrCat(note, group.num_devices == 1 ? " has " : " share ",
                   Counted(group.num_cores, "core"),
-                  nodes.empty() ? "" : StrCat(" of ", nodes[group.nodes[0]].host),
+                  nodes.empty() ? "" : StrCat(" of ", actors::ShownHost(nodes[group.nodes[0]])),
                   ": expect longer steps than on ", Counted(num_threads, "core"));
   }
   return "";
@@ -159,11 +159,11 @@ actors::SharedCores CoresOfDevices(const std::vector<actors::NodeDescription>& n
 
 std::string PlacementNotes(const std::vector<actors::NodeDescription>& nodes,
                            const std::vector<uint32_t>& host_devices) {
-  std::map<std::string_view, uint32_t> hosts;  // their devices
-  std::vector<std::string_view> blocks;        // of ranks on one host, in order
+  std::map<std::string_view, uint32_t> hosts;          // their devices
+  std::vector<const actors::NodeDescription*> blocks;  // the first of ranks on one host, in order
   for (const actors::NodeDescription& node : nodes) {
     hosts[node.host] += node.num_devices;
-    if (blocks.empty() || blocks.back() != node.host) blocks.push_back(node.host);
+    if (blocks.empty() || blocks.back()->host != node.host) blocks.push_back(&node);
   }
   std::string notes;
   if (blocks.size() > hosts.size()) {
@@ -176,10 +176,11 @@ std::string PlacementNotes(const std::vector<actors::NodeDescription>& nodes,
                   " plans collectives for them\n", notes);
   }
   for (size_t i = 0; i < blocks.size() && blocks.size() == hosts.size(); ++i) {
-    if (hosts[blocks[i]] == host_devices[i]) continue;
-    StrAppend(&notes, "note: ", blocks[i], " has ", Counted(hosts[blocks[i]], "device"), ", not ",
-              host_devices[i], " as the job says of host ", i + 1,
-              "; cluster.host describes each host\n");
+    const uint32_t num_devices = hosts[blocks[i]->host];
+    if (num_devices == host_devices[i]) continue;
+    StrAppend(&notes, "note: ", actors::ShownHost(*blocks[i]), " has ",
+              Counted(num_devices, "device"), ", not ", host_devices[i],
+              " as the job says of host ", i + 1, "; cluster.host describes each host\n");
   }
   return notes;
 }

@@ -243,6 +243,12 @@ void Trainer::Report(int64_t step, const actors::StepResult& result) {
   summary_->losses.push_back(loss);
   summary_->step_times_s.push_back(step_s);
   if (options_.on_step) options_.on_step(num_steps(), loss, step_s);
+  if (options_.watch_devices) {
+    if (const std::string notes = options_.watch_devices(result.devices); !notes.empty()) {
+      progress_.Clear();
+      environment_.err << notes << std::flush;
+    }
+  }
   if (options_.is_json && (IsLogged(step) || IsEvaluatedAfter(step))) {
     const std::string line =
         StrCat("{\"step\": ", actors::StepNumber(step), ", \"loss\": ", JsonNumber(loss),

@@ -48,6 +48,8 @@ struct TrainerOptions {
   std::function<bool()> release_memory;
   // Told of each step, on the thread that reports it; must not block.
   std::function<void(int64_t steps_done, double loss, double step_s)> on_step;
+  // The same of what its devices report; returns what to tell the user of that. Null: nothing.
+  std::function<std::string(const std::vector<actors::DeviceStepReport>& devices)> watch_devices;
   // Between two snapshots of the states, taken while no step is under way; 0: none are taken. Where
   // there is no memory for another one, the last one stays.
   double snapshot_seconds = 0;

@@ -1,5 +1,5 @@
 """What `penstock launch` finds out of its hosts before it plans: which are near each other, and which
-is slow. Hosts are network namespaces; a script stands for ssh.
+is slow. Hosts are network namespaces, between which no memory is shared; a script stands for ssh.
 
 Needs root, `ip`, `tc` (package iproute2) and `unshare`, and for the slow host a control group of
 processor time; else it is skipped. PENSTOCK_COMMAND names the command (default: build/bin/penstock).
@@ -10,6 +10,7 @@ import pathlib
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,8 +21,10 @@ sys.path.insert(0, str(ROOT))
 sys.dont_write_bytecode = True
 
 from tests.support import control_group  # noqa: E402
+from tests.support.deaths import Output  # noqa: E402
 from tests.support.launched_job import job_text, losses, losses_here  # noqa: E402
 from tests.support.network import Network  # noqa: E402
+from tests.support.ssh_server import await_true  # noqa: E402
 
 PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
 
@@ -44,7 +47,7 @@ class TopologyTest(unittest.TestCase):
         self.addCleanup(network.close)
         return network
 
-    def launch(self, network, job, *options, run=(), on_host="", slots=1):
+    def command(self, network, job, *options, run=(), on_host="", slots=1):
         """`run` are options of the job, `on_host` is done by the shell of a host, whose address is in
         $host."""
         script = self.folder / "ssh"
@@ -59,12 +62,13 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
 """)
         script.chmod(0o755)
         hosts = ",".join(f"10.77.0.{index + 1}:{slots}" for index in range(len(network.names)))
-        result = subprocess.run(
-            network.inside(0, [PENSTOCK, "launch", "-H", hosts, "--through", str(script),
-                               "--log-dir", str(self.folder / "logs"), *options, "--", str(job),
-                               "--json", *run]),
-            capture_output=True, text=True, timeout=120, check=False,
-            env={**os.environ, "UCX_TLS": "tcp,self"})
+        return network.inside(0, [PENSTOCK, "launch", "-H", hosts, "--through", str(script),
+                                  "--log-dir", str(self.folder / "logs"), *options, "--", str(job),
+                                  "--json", *run])
+
+    def launch(self, *arguments, **named):
+        result = subprocess.run(self.command(*arguments, **named), capture_output=True, text=True,
+                                timeout=120, check=False)
         self.assertEqual(result.returncode, 0, result.stderr)
         return result
 
@@ -89,9 +93,8 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
         self.assertLess(trunk, 0.05)
         self.assertGreater(trunk, 0.005)
         # The devices of a stage are in one rack, and the pipeline passes the trunk.
-        ranks = dict(re.findall(r"joined: rank (\d) on (host\d)", result.stderr))
-        self.assertEqual(ranks, {"0": "host0", "1": "host2", "2": "host1", "3": "host3"},
-                         result.stderr)
+        ranks = dict(re.findall(r"joined: rank (\d) on 10\.77\.0\.(\d):", result.stderr))
+        self.assertEqual(ranks, {"0": "1", "1": "3", "2": "2", "3": "4"}, result.stderr)
         # Collectives are chosen for the networks: the order of sums differs.
         for there, here in zip(losses(result.stdout), losses_here(PENSTOCK, job), strict=True):
             self.assertAlmostEqual(there, here, places=4)
@@ -123,7 +126,7 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
         """That the devices of a stage are in one rack (of even or of odd hosts), and data pass from one
         rack to the other at one boundary of stages alone. The hosts of all devices, in order."""
         ranks = {int(rank): host for rank, host in
-                 re.findall(r"joined: rank (\d) on (host\d): device", result.stderr)}
+                 re.findall(r"joined: rank (\d) on 10\.77\.0\.(\d): device", result.stderr)}
         hosts = [ranks[rank] for rank in sorted(ranks)]  # a device each
         stages = {int(device): int(stage) for device, stage in
                   re.findall(r"(?m)^\| (\d) \| (\d) \| [0-9.]+ [KM]iB \|", report.read_text())}
@@ -147,7 +150,10 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
 
     def limit_cpu(self, part):
         """What the shell of a host does to be in its group."""
-        groups = self.cpu_groups(part)
+        return self.enter_groups(self.cpu_groups(part))
+
+    @staticmethod
+    def enter_groups(groups):
         # `ip netns exec` hides the control groups.
         return (f'case "$host" in 10.77.0.1) group={groups[0].processes};; *) group={groups[1].processes};; '
                 f'esac; nsenter --mount=/proc/{os.getpid()}/ns/mnt sh -c "echo $$ > $group"')
@@ -186,6 +192,32 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
         result = self.launch(network, job, "--probe", "no", on_host=into_group)
         self.assertNotIn("slower than", result.stderr)
 
+    def test_a_host_that_becomes_slow_is_named(self):
+        network = self.join(2, "2gbit")
+        groups = self.cpu_groups(None)
+        job = self.write_job("pp=2")
+        job.write_text(job.read_text().replace("layers = 2", "layers = 4").replace(
+            "width = 32", "width = 256"))
+        process = subprocess.Popen(
+            self.command(network, job, on_host=self.enter_groups(groups),
+                         run=("--set", "train.steps=1000000", "--set", "train.log_every=1")),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        errors = Output(process.stderr)
+        lines = Output(process.stdout)
+        await_true(lambda: len(lines.lines) > 1, "the first step")
+        begin = lines.lines[0][0]
+        await_true(lambda: lines.lines[-1][0] - begin > 10, "windows of the host as it was")
+        named = "note: .* computes [0-9]+ % slower than before, and the other hosts do not"
+        self.assertIsNone(errors.time_of(named), errors.text())
+        control_group.limit_cpu(groups[1], 0.3)
+        await_true(lambda: errors.time_of(named) or process.poll() is not None, "the name of the host")
+        self.assertRegex(errors.text(), r"note: 10\.77\.0\.2 computes [3-9][0-9] % slower than before")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 130, errors.text())
+        self.assertEqual(len(re.findall(named, errors.text())), 1, errors.text())
+
     def test_a_slow_host_of_a_member_is_named(self):
         network = self.join(2, "2gbit")
         groups = self.cpu_groups(0.3)
@@ -200,7 +232,7 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
             members.append(subprocess.Popen(
                 ["sh", "-c", f'echo $$ > {groups[rank].processes} && exec "$@"', "sh", *command],
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                env={**os.environ, "UCX_TLS": "tcp,self", "RANK": str(rank), "WORLD_SIZE": "2",
+                env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2",
                      "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "7077"}))
             self.addCleanup(members[-1].communicate)
             self.addCleanup(members[-1].kill)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 sys.dont_write_bytecode = True
 
 from tests.support import etcd, slurm, ssh_server  # noqa: E402
-from tests.support.deaths import BOUND_S, HostsDeathTest  # noqa: E402
+from tests.support.deaths import BOUND_S, HostsDeathTest, command_of  # noqa: E402
 from tests.support.launched_job import PATIENCE_S, parent_of  # noqa: E402
 from tests.support.ssh_server import await_true  # noqa: E402
 
@@ -59,22 +59,24 @@ class SchedulerDeathTest(HostsDeathTest):
         os.kill(member, signal.SIGKILL)
         self.check_named(begin, rf"penstock: node 1 \(pid {victim} on n2\) has closed its connection")
 
+    # Of programs that `launch` has started, and of those that have started `launch`.
     LEFT_BY_A_CUT = ()
+    LEFT_BY_A_CUT_OF_MEMBERS = ()
 
-    def check_host(self, victim=1):
+    def check_host(self, victim=1, left=()):
         """Without its network, a host is named, and so is the coordinator there."""
         begin = time.monotonic()
         self.cut(victim)
-        self.check_silences(begin)
+        self.check_silences(begin, left)
 
-    def check_silences(self, begin):
+    def check_silences(self, begin, left):
         """Rank 0, which coordinates or runs beside the coordinator, and rank 1 are cut off from each
         other: each side names the other one and ends."""
         self.check_log(begin, self.log(1, 1),
                        r"penstock: the coordinator \(pid \d+ on n1\) has gone silent")
         await_true(lambda: self.output.time_of(SILENCE), "the name of the death")
         self.assertLess(self.output.time_of(SILENCE) - begin, BOUND_S, self.output.text())
-        self.check_gone(begin, ignored=self.LEFT_BY_A_CUT)
+        self.check_gone(begin, ignored=left)
 
     def check_members_end(self, begin, coordinator):
         """Rank 1 names the coordinator that it has lost, and ends."""
@@ -88,11 +90,11 @@ class MemberDeaths:
 
     def test_the_host_of_a_member(self):
         self.launch_members()
-        self.check_host()
+        self.check_host(left=self.LEFT_BY_A_CUT_OF_MEMBERS)
 
     def test_the_host_of_the_member_that_coordinates(self):
         self.launch_members()
-        self.check_host(0)
+        self.check_host(0, left=self.LEFT_BY_A_CUT_OF_MEMBERS)
 
 
 class LaunchDeaths(MemberDeaths):
@@ -104,11 +106,11 @@ class LaunchDeaths(MemberDeaths):
 
     def test_a_host(self):
         self.launch()
-        self.check_host()
+        self.check_host(left=self.LEFT_BY_A_CUT)
 
     def test_the_host_of_the_coordinator(self):
         self.launch()
-        self.check_host(0)
+        self.check_host(0, left=self.LEFT_BY_A_CUT)
 
     def test_the_program_that_has_started_a_node(self):
         self.launch()
@@ -122,19 +124,22 @@ class LaunchDeaths(MemberDeaths):
 
     def test_the_coordinator(self):
         self.launch()
+        self.check_coordinator()
+
+    def check_coordinator(self, ignored=()):
         begin = time.monotonic()
         coordinator = self.processes("launch")[0]
         os.kill(coordinator, signal.SIGKILL)
         for rank in (0, 1):
             self.check_log(begin, self.log(rank, rank),
                            rf"penstock: the coordinator \(pid {coordinator} on n1\) is gone")
-        self.check_gone(begin, BOUND_S + 2)
+        self.check_gone(begin, BOUND_S + 2, ignored)
 
 
 class SlurmDeathTest(LaunchDeaths, SchedulerDeathTest):
     STARTER = "srun"
     # The user's own srun, or salloc, waits for a host that is cut off until SlurmdTimeout.
-    LEFT_BY_A_CUT = ("srun", "salloc")
+    LEFT_BY_A_CUT_OF_MEMBERS = ("srun", "salloc")
 
     @classmethod
     def setUpClass(cls):
@@ -146,9 +151,19 @@ class SlurmDeathTest(LaunchDeaths, SchedulerDeathTest):
         cls.cluster = slurm.SlurmCluster(folder, cls.network)
         cls.addClassCleanup(cls.cluster.close)
 
-    def launch(self):
-        self.start_on(0, ["salloc", "-w", "n1,n2", *self.launch_command(
+    def launch(self, *shell):
+        self.start_on(0, ["salloc", "-w", "n1,n2", *shell, *self.launch_command(
             "--remote-program", self.program), "--devices", "2"], **self.cluster.environment)
+
+    def test_the_coordinator(self):
+        """In a shell of salloc. Where `launch` is all that salloc runs, Slurm kills the nodes as soon as
+        it is dead, whatever they have to say."""
+        self.launch("sh", "-c", '"$@"; exec sleep 60', "sh")
+        self.check_coordinator(ignored=("salloc", "sleep"))
+        for pid in self.left():
+            if command_of(pid).startswith("sleep "):
+                os.kill(pid, signal.SIGTERM)
+        self.run_.wait(PATIENCE_S)
 
     def launch_members(self):
         self.start_on(0, ["srun", "--mpi=pmix", "-w", "n1,n2", *self.launch_command()],
@@ -181,8 +196,9 @@ class SlurmDeathTest(LaunchDeaths, SchedulerDeathTest):
 class MpirunDeathTest(LaunchDeaths, SchedulerDeathTest):
     STARTER = "orterun"
     # mpirun's daemons have no bound of their own on a connection between them that is cut: they wait
-    # for TCP to give up, which takes minutes, with whoever has started them.
-    LEFT_BY_A_CUT = ("orted", "ssh", "mpirun", "orterun")
+    # for TCP to give up, which takes minutes, with whoever has started them. `launch` and its agents end
+    # those that it has started.
+    LEFT_BY_A_CUT_OF_MEMBERS = ("orted", "ssh", "mpirun", "orterun")
 
     @classmethod
     def setUpClass(cls):

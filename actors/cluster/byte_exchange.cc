@@ -7,6 +7,8 @@
 
 #include "absl/status/statusor.h"
 
+#include "actors/engine/error_origin.h"
+#include "base/counted.h"
 #include "base/format.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -65,18 +67,46 @@ absl::Status ByteExchange::Run(const std::map<uint32_t, ByteSource>& sends,
     bool has_moved = false;
     bool is_done = true;
     for (Stream& stream : streams_) {
-      ASSIGN_OR_RETURN(const bool moved, Advance(stream, options.chunk_bytes));
-      has_moved |= moved;
+      const absl::StatusOr<bool> moved = Advance(stream, options.chunk_bytes);
+      if (!moved.ok()) return With(stream.peer, moved.status());
+      has_moved |= *moved;
       is_done &= stream.num_posted == stream.num_bytes && !stream.slots[0].is_busy &&
                  !stream.slots[1].is_busy;
     }
     if (is_done) return absl::OkStatus();
     if (stopper_.is_stopped()) return absl::CancelledError("the exchange of states was stopped");
     if (absl::Nanoseconds(clock_.NowNs() - begin_ns) > options.timeout) {
-      return absl::DeadlineExceededError("the exchange of states takes too long");
+      return Late();
     }
     if (!has_moved) Progress();
   }
+}
+
+// Names one peer that is awaited, and how many others.
+absl::Status ByteExchange::Late() const {
+  std::map<uint32_t, uint64_t> left;  // bytes, by peer
+  const Stream* last = nullptr;
+  for (const Stream& stream : streams_) {
+    uint64_t num_bytes = stream.num_bytes - stream.num_posted;
+    for (const Slot& slot : stream.slots) num_bytes += slot.is_busy ? slot.size : 0;
+    if (num_bytes == 0) continue;
+    left[stream.peer] += num_bytes;
+    // What a peer has not sent says more than what it has not taken.
+    if (last == nullptr || (last->target == nullptr && stream.target != nullptr)) last = &stream;
+  }
+  if (last == nullptr) return absl::DeadlineExceededError("the exchange of states takes too long");
+  return With(
+      last->peer,
+      absl::DeadlineExceededError(StrCat(
+          "the exchange of states takes too long: ", FormatBytes(left[last->peer]),
+          " of it are left",
+          left.size() == 1 ? ""
+                           : StrCat(", and some with ", Counted(left.size() - 1, "other node")))));
+}
+
+absl::Status ByteExchange::With(uint32_t peer, absl::Status status) {
+  SetOrigin({.peer = static_cast<int32_t>(peer)}, &status);
+  return status;
 }
 
 absl::StatusOr<bool> ByteExchange::Advance(Stream& stream, size_t chunk_bytes) {

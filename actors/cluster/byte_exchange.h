@@ -10,7 +10,8 @@
 //
 // Thread rule: Run and Linger on one thread, which blocks; Stopper::Stop from any thread.
 // Invariants: Run and Linger end with their timeout or with Stop, whatever the peers do; a chunk of
-// another size than expected is an error.
+// another size than expected is an error. Errors of a stream have its peer as origin, and so has
+// that of the timeout.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_BYTE_EXCHANGE_H_
 #define PENSTOCK_ACTORS_CLUSTER_BYTE_EXCHANGE_H_
@@ -88,6 +89,8 @@ class ByteExchange {
 
   // Handles what is done and posts what is next. Returns whether anything changed.
   absl::StatusOr<bool> Advance(Stream& stream, size_t chunk_bytes);
+  absl::Status Late() const;
+  static absl::Status With(uint32_t peer, absl::Status status);
 
   transport::Transport& transport_;
   transport::Endpoint& endpoint_;

@@ -12,6 +12,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "actors/engine/error_origin.h"
+
 namespace penstock::actors {
 namespace {
 
@@ -101,9 +103,11 @@ TEST_F(ByteExchangeTest, MovesStreamsOfAnySizeBetweenAll) {
 
 TEST_F(ByteExchangeTest, EndsWithItsTimeoutWhereAPeerIsSilent) {
   std::string received;
-  EXPECT_EQ(
-      Run(0, {{1, SourceOf("text")}}, {{2, TargetOf(&received, 5)}}, absl::Milliseconds(1)).code(),
-      absl::StatusCode::kDeadlineExceeded);
+  const absl::Status status =
+      Run(0, {{1, SourceOf("text")}}, {{2, TargetOf(&received, 5)}}, absl::Milliseconds(1));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(OriginOf(status).peer, 2);
+  EXPECT_THAT(status.ToString(), HasSubstr("5 B of it are left, and some with 1 other node"));
 }
 
 TEST_F(ByteExchangeTest, EndsWhenItIsStopped) {
@@ -123,6 +127,7 @@ TEST_F(ByteExchangeTest, RefusesAStreamOfAnotherSize) {
   sender.join();
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(status.ToString(), HasSubstr("bytes"));
+  EXPECT_EQ(OriginOf(status).peer, 1);
 }
 
 TEST_F(ByteExchangeTest, NothingToMoveIsDoneAtOnce) {

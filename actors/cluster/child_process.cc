@@ -12,6 +12,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
 
 #include "base/find_program.h"
 #include "base/status_macros.h"
@@ -24,6 +27,26 @@ namespace {
 
 absl::Status FromErrno(std::string_view what) {
   return absl::UnavailableError(StrCat(what, ": ", strerror(errno)));
+}
+
+// What a process has started, directly or not, and is still known for; as far as /proc tells.
+std::vector<pid_t> DescendantsOf(pid_t pid) {
+  std::vector<pid_t> found;
+  std::vector<pid_t> open = {pid};
+  while (!open.empty()) {
+    const std::string threads = StrCat("/proc/", open.back(), "/task");
+    open.pop_back();
+    std::error_code error;
+    for (std::filesystem::directory_iterator it(threads, error), end; !error && it != end;
+         it.increment(error)) {
+      std::ifstream children(it->path() / "children");
+      for (pid_t child = 0; children >> child;) {
+        found.push_back(child);
+        open.push_back(child);
+      }
+    }
+  }
+  return found;
 }
 
 // Closed at the end of its scope.
@@ -158,7 +181,11 @@ std::optional<int> ChildProcess::Reap() {
 }
 
 void ChildProcess::Kill() {
-  if (pid_ > 0 && !wait_status_.has_value()) kill(pid_, SIGKILL);
+  if (pid_ <= 0 || wait_status_.has_value()) return;
+  // Whose children they are is forgotten when it has ended.
+  const std::vector<pid_t> descendants = DescendantsOf(pid_);
+  kill(pid_, SIGKILL);
+  for (const pid_t descendant : descendants) kill(descendant, SIGKILL);
 }
 
 std::string DescribeWaitStatus(int wait_status) {

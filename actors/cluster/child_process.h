@@ -1,5 +1,5 @@
-// A process that this one starts: pinned to cores, its output in a pipe, its end seen through a
-// descriptor, so that no signal handler of the application is touched.
+// A process that this one starts: in a process group of its own, pinned to cores, its output in a
+// pipe, its end seen through a descriptor, so that no signal handler of the application is touched.
 //
 // Thread rule: a ChildProcess belongs to one thread.
 // Invariants: a child is reaped once; one that still runs when its ChildProcess goes is killed.
@@ -45,6 +45,8 @@ class ChildProcess {
 
   // The status of waitpid, once the child has ended. Does not block.
   std::optional<int> Reap();
+  // With what it has started itself, such as the ssh of an mpirun, which waits for a host that is
+  // cut off until TCP gives up; not daemons, which have become children of another process.
   void Kill();
 
  private:

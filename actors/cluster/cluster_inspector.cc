@@ -49,7 +49,7 @@ control::StatusPromise ClusterInspector::AskNode(
   snapshot->processes[rank] = {
       .rank = rank,
       .pid = node.pid,
-      .host = node.host,
+      .host = ShownHost(node),
       .answers = false,
       .silence_ns =
           silence == silences.by_rank.end() ? 0 : absl::ToInt64Nanoseconds(silence->second),

@@ -29,6 +29,7 @@ namespace penstock::actors {
 namespace {
 
 using testing::ClusterTest;
+using ::testing::ContainsRegex;
 using testing::Fault;
 using ::testing::HasSubstr;
 using testing::kBound;
@@ -350,6 +351,23 @@ TEST_F(KeptMatrixTest, NodesMayHaveTcpAlone) {
   setenv("UCX_TLS", "tcp", 1);
   Restart(Options(2));
   EXPECT_EQ(Move({4, "[d, _]"}, {4, "[_, d]"}), kBytes / 2);
+}
+
+// It answers heartbeats, but neither the other node nor the call.
+TEST_F(KeptMatrixTest, AnExchangeThatHangsNamesBothNodes) {
+  setenv("FAULTY_NODE_MESSAGE", StrCat("0:", static_cast<int>(Fault::kHang), ":2").c_str(), 1);
+  Restart(Options(2));
+  const std::vector<int> pids = Pids(*cluster_);
+  const auto kept = Keep({4, "[d, _]"}, Fault::kCount);
+  ASSERT_NE(kept, nullptr);
+  options_.timeout = absl::Seconds(2);
+  const auto session = Start({4, "[_, d]"}, kept);
+  EXPECT_EQ(session.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(
+      session.status().ToString(),
+      ContainsRegex(StrCat("node 1 \\(pid ", pids[1], " on .*\\), with node 0 \\(pid ", pids[0],
+                           " on .*\\): the exchange of states takes too long: .*; node 0 \\(pid ",
+                           pids[0], " on .*\\) has not answered")));
 }
 
 // While it sends: the job ends in its name, and no node waits for it.

@@ -351,4 +351,6 @@ struct Status {
   device @3 :Int32 = -1;
   step @4 :Int64 = -1;
   actor @5 :Text;
+  # The rank of the node that the error is about as well, of one between two nodes.
+  peer @6 :Int32 = -1;
 }

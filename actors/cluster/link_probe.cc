@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "actors/engine/error_origin.h"
 #include "base/format.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -48,12 +49,17 @@ absl::StatusOr<std::vector<LinkFigures>> LinkProbe::Run(uint32_t rank, uint32_t 
   for (uint32_t round = 0; round < NumProbeRounds(num_ranks); ++round) {
     const std::optional<uint32_t> partner = PartnerIn(round, rank, num_ranks);
     if (!partner.has_value()) continue;
+    absl::Status status;
     if (rank < *partner) {
-      ASSIGN_OR_RETURN(const LinkFigures link, Lead(*partner));
-      figures.push_back(link);
+      const absl::StatusOr<LinkFigures> link = Lead(*partner);
+      status = link.status();
+      if (link.ok()) figures.push_back(*link);
     } else {
-      RETURN_IF_ERROR(Follow(*partner));
+      status = Follow(*partner);
     }
+    if (status.ok()) continue;
+    SetOrigin({.peer = static_cast<int32_t>(*partner)}, &status);
+    return status;
   }
   return figures;
 }

@@ -9,7 +9,8 @@
 // messages that grow until one takes long enough for a rate.
 //
 // Thread rule: one thread, which blocks.
-// Invariants: Run ends with its timeout or the stopper, whatever the peers do.
+// Invariants: Run ends with its timeout or the stopper, whatever the peers do; errors have the peer
+// as origin.
 
 #ifndef PENSTOCK_ACTORS_CLUSTER_LINK_PROBE_H_
 #define PENSTOCK_ACTORS_CLUSTER_LINK_PROBE_H_

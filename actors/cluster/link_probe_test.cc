@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 
 #include "actors/cluster/compute_probe.h"
+#include "actors/engine/error_origin.h"
 #include "transport/transport.h"
 
 namespace penstock::actors {
@@ -94,6 +95,9 @@ TEST_F(LinkProbeTest, ANodeThatIsSilentEndsItInTime) {
   for (const uint32_t rank : {0u, 2u}) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(figures[rank].status())) << figures[rank].status();
   }
+  // Node 0 may wait for node 2, which waits for node 1.
+  EXPECT_GT(OriginOf(figures[0].status()).peer, 0);
+  EXPECT_EQ(OriginOf(figures[2].status()).peer, 1);
 }
 
 // Loosely: under a sanitizer, beside other programs.

@@ -1,5 +1,6 @@
 #include <signal.h>
 
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "actors/cluster/control_loop_internal.h"
 #include "actors/cluster/local_process_internal.h"
+#include "base/strings.h"
 
 namespace penstock::actors {
 namespace {
@@ -110,9 +112,9 @@ TEST_F(LocalProcessTest, IsNotFinishedWhileItsOutputIsOpen) {
   Await([this] { return Finished(); });
 }
 
-// As of an mpirun whose ssh to a host that is gone holds on.
+// As of a daemon, which is a child of another process.
 TEST_F(LocalProcessTest, IsFinishedOnceItIsKilledThoughItsOutputIsOpen) {
-  Start("sleep 100 & echo $!; wait");
+  Start("(sleep 100 & echo $!); sleep 100");
   Await([this] { return Until([this] { return !lines_.empty(); }); });
   Await([this] {
     process_->Kill();
@@ -120,6 +122,23 @@ TEST_F(LocalProcessTest, IsFinishedOnceItIsKilledThoughItsOutputIsOpen) {
   });
   EXPECT_THAT(exits_, ElementsAre("was killed by signal 9 (Killed)"));
   EXPECT_EQ(kill(std::stoi(lines_[0]), SIGKILL), 0);
+}
+
+// As an mpirun with its ssh to a host that is gone.
+TEST_F(LocalProcessTest, IsKilledWithWhatItHasStarted) {
+  // In a process group of its own.
+  Start("sh -c 'exec setsid sleep 100 & echo $!; wait'; :");
+  Await([this] { return Until([this] { return !lines_.empty(); }); });
+  Await([this] {
+    process_->Kill();
+    return Finished();
+  });
+  // Nobody may reap it, but its command is gone.
+  const std::string command = StrCat("/proc/", lines_[0], "/cmdline");
+  Await([this, command] {
+    return Until(
+        [command] { return std::ifstream(command).peek() == std::ifstream::traits_type::eof(); });
+  });
 }
 
 TEST_F(LocalProcessTest, KillsAndReportsNothingWhenItIsDestroyed) {

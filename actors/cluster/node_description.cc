@@ -6,7 +6,7 @@
 namespace penstock::actors {
 
 std::string ToString(const NodeDescription& node) {
-  std::string text = StrCat("rank ", node.rank, " on ", node.host, ": ");
+  std::string text = StrCat("rank ", node.rank, " on ", ShownHost(node), ": ");
   if (node.num_devices == 1) {
     StrAppend(&text, "device ", node.first_device, ", ");
   } else if (node.num_devices > 1) {
@@ -21,7 +21,7 @@ std::string ToString(const NodeDescription& node) {
 std::string NameOf(const NodeDescription& node) {
   std::string name = StrCat("node ", node.rank);
   const std::string pid = node.pid > 0 ? StrCat("pid ", node.pid) : "";
-  const std::string host = node.host.empty() ? "" : StrCat("on ", node.host);
+  const std::string host = ShownHost(node).empty() ? "" : StrCat("on ", ShownHost(node));
   if (pid.empty() && host.empty()) return name;
   return StrCat(name, " (", pid, pid.empty() || host.empty() ? "" : " ", host, ")");
 }

@@ -16,13 +16,19 @@ namespace penstock::actors {
 struct NodeDescription {
   uint32_t rank = 0;          // among the processes of the cluster
   int pid = 0;                // on its host; 0: not known
-  std::string host;           // its name
+  std::string host;           // its name, as it calls itself
   ProcessCores cores;         // that it may use
   std::string interface;      // that carries its data
   uint64_t memory_bytes = 0;  // that it may use
   uint32_t first_device = 0;  // of those that it will run
   uint32_t num_devices = 0;   // 0: not known yet
+  std::string given_host;     // as the user calls its host, if otherwise; empty: as itself
 };
+
+// The host as messages call it.
+inline const std::string& ShownHost(const NodeDescription& node) {
+  return node.given_host.empty() ? node.host : node.given_host;
+}
 
 // "rank 1 on host-b: devices 2 to 3, 2 cores, interface eth0".
 std::string ToString(const NodeDescription& node);

@@ -4,6 +4,7 @@
 
 #include "actors/cluster/connection_internal.h"
 #include "actors/cluster/node_exchange_internal.h"
+#include "actors/engine/error_origin.h"
 #include "actors/engine/tile_copy.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -97,7 +98,7 @@ absl::Status NodeExchange::Run(const std::vector<Peer>& peers, const KeptTiles* 
     } else if (opened_ == nullptr) {
       return absl::FailedPreconditionError("the exchange was opened without peers");
     } else {
-      RETURN_IF_ERROR(opened_->Connect(peer.rank, peer.address));
+      RETURN_IF_ERROR(Connect(peer.rank, peer.address));
     }
   }
   RETURN_IF_ERROR(*written);
@@ -116,10 +117,16 @@ absl::StatusOr<std::vector<LinkFigures>> NodeExchange::Probe(
     return absl::FailedPreconditionError("the exchange was opened without peers");
   }
   for (uint32_t rank = 0; rank < num_ranks; ++rank) {
-    if (rank != rank_) RETURN_IF_ERROR(opened_->Connect(rank, addresses[rank]));
+    if (rank != rank_) RETURN_IF_ERROR(Connect(rank, addresses[rank]));
   }
   ASSIGN_OR_RETURN(transport::Endpoint * endpoint, Begin());
   return LinkProbe(*exchange_, *transport_, *endpoint, stopper_, options).Run(rank_, num_ranks);
+}
+
+absl::Status NodeExchange::Connect(uint32_t rank, const std::string& address) {
+  absl::Status status = opened_->Connect(rank, address);
+  SetOrigin({.peer = static_cast<int32_t>(rank)}, &status);
+  return status;
 }
 
 absl::StatusOr<transport::Endpoint*> NodeExchange::Begin() {

@@ -80,6 +80,7 @@ class NodeExchange {
   void Stop() { stopper_.Stop(); }
 
  private:
+  absl::Status Connect(uint32_t rank, const std::string& address);
   // Makes the endpoint, once all peers are connected.
   absl::StatusOr<transport::Endpoint*> Begin();
   absl::Status CopyHere(const ByteSource& source, const ByteTarget& target) const;

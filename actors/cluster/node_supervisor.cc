@@ -237,7 +237,7 @@ control::Admission NodeSupervisor::AddMember(const NodeDescription& joined, uint
   node.connection = connection;
   node.client = client;
   starts_.End(joined.rank);
-  actors_->pump().SetHost(joined.rank, joined.host);
+  actors_->pump().SetHost(joined.rank, ShownHost(joined));
   if (options_.on_join) options_.on_join(joined);
   StartHeartbeat(joined.rank, kj::mv(client));
   const bool have_all_joined = std::all_of(nodes_.begin(), nodes_.end(),

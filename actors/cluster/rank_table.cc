@@ -32,6 +32,7 @@ absl::StatusOr<uint32_t> RankTable::Join(int wanted, NodeDescription node) {
   node.rank = found->node.rank;
   node.first_device = devices.first;
   node.num_devices = devices.count;
+  if (found->is_reserved && found->node.host != node.host) node.given_host = found->node.host;
   found->node = std::move(node);
   found->has_joined = true;
   return found->node.rank;

@@ -25,7 +25,7 @@ class RankTable {
 
   uint32_t size() const { return static_cast<uint32_t>(entries_.size()); }
 
-  // For the process `pid` on `host`.
+  // For the process `pid` on `host`, which messages call so when the node has joined, too.
   void Reserve(uint32_t rank, int pid, const std::string& host);
   // Returns the rank of a node that asks for rank `wanted`, or for any with -1. kResourceExhausted
   // says why it gets none. `node`'s rank and devices are set here.

@@ -69,6 +69,19 @@ TEST(RankTableTest, DoesNotGiveTheRankOfALostNodeAgain) {
   EXPECT_FALSE(table.Join(-1, {}).ok());
 }
 
+TEST(RankTableTest, AHostKeepsTheNameThatItWasGiven) {
+  RankTable table(2, 2);
+  table.Reserve(0, 7, "10.0.0.7");
+  table.Reserve(1, 8, "b");
+  ASSERT_TRUE(table.Join(0, NodeOn("a", 70)).ok());
+  ASSERT_TRUE(table.Join(1, NodeOn("b", 80)).ok());
+  EXPECT_EQ(table.NameOf(0), "node 0 (pid 70 on 10.0.0.7)");
+  EXPECT_EQ(ToString(table.node(0)).substr(0, 20), "rank 0 on 10.0.0.7: ");
+  EXPECT_EQ(table.node(0).host, "a");
+  EXPECT_EQ(table.node(1).given_host, "");
+  EXPECT_EQ(table.NameOf(1), "node 1 (pid 80 on b)");
+}
+
 TEST(RankTableTest, NamesANodeAsFarAsItIsKnown) {
   RankTable table(3, 0);
   EXPECT_EQ(table.NameOf(0), "node 0");

@@ -27,6 +27,7 @@ void WriteStatus(const absl::Status& status, Status::Builder builder) {
   builder.setDevice(origin.device);
   builder.setStep(origin.step);
   if (!origin.actor.empty()) builder.setActor(origin.actor.c_str());
+  builder.setPeer(origin.peer);
 }
 
 absl::Status ReadStatus(Status::Reader reader) {
@@ -40,7 +41,8 @@ absl::Status ReadError(Status::Reader reader) {
                       ToAbsl(Bounded(reader.getMessage())));
   SetOrigin({.device = reader.getDevice(),
              .step = reader.getStep(),
-             .actor = std::string(Bounded(reader.getActor()))},
+             .actor = std::string(Bounded(reader.getActor())),
+             .peer = reader.getPeer()},
             &status);
   return status;
 }
@@ -61,10 +63,15 @@ absl::Status FromException(const kj::Exception& exception) {
 
 StatusPromise JoinStatuses(kj::Array<StatusPromise> promises) {
   return kj::joinPromises(kj::mv(promises)).then([](kj::Array<absl::Status>&& statuses) {
+    absl::Status* first = nullptr;
     for (absl::Status& status : statuses) {
-      if (!status.ok()) return std::move(status);
+      if (status.ok()) continue;
+      // What was stopped was stopped because something else has failed.
+      if (first == nullptr || (absl::IsCancelled(*first) && !absl::IsCancelled(status))) {
+        first = &status;
+      }
     }
-    return absl::OkStatus();
+    return first != nullptr ? std::move(*first) : absl::OkStatus();
   });
 }
 

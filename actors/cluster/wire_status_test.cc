@@ -2,6 +2,8 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/cord.h"
 #include "gtest/gtest.h"
@@ -45,6 +47,7 @@ struct RawStatus {
   int32_t device = -1;
   int64_t step = -1;
   std::string actor = {};
+  int32_t peer = -1;
 };
 
 void Write(const RawStatus& raw, Status::Builder builder) {
@@ -54,6 +57,7 @@ void Write(const RawStatus& raw, Status::Builder builder) {
   builder.setDevice(raw.device);
   builder.setStep(raw.step);
   builder.setActor(raw.actor.c_str());
+  builder.setPeer(raw.peer);
 }
 
 TEST(WireStatusTest, EveryCodeArrivesWithItsMessage) {
@@ -72,12 +76,29 @@ TEST(WireStatusTest, AStatusWithoutPayloadsArrivesWithoutAny) {
 // The rank is the receiver's to say.
 TEST(WireStatusTest, TheOriginArrivesButForTheRank) {
   absl::Status sent = absl::InternalError("told to fail");
-  SetOrigin({.rank = 3, .device = 5, .step = 1'000'000'000'000, .actor = "h3.attn"}, &sent);
+  SetOrigin({.rank = 3, .device = 5, .step = 1'000'000'000'000, .actor = "h3.attn", .peer = 4},
+            &sent);
   const absl::Status received = RoundTrip(sent);
   EXPECT_EQ(received.code(), sent.code());
   EXPECT_EQ(received.message(), sent.message());
   EXPECT_EQ(OriginOf(received),
-            (ErrorOrigin{.device = 5, .step = 1'000'000'000'000, .actor = "h3.attn"}));
+            (ErrorOrigin{.device = 5, .step = 1'000'000'000'000, .actor = "h3.attn", .peer = 4}));
+}
+
+TEST(WireStatusTest, OfSeveralErrorsTheFirstThatIsNoConsequenceCounts) {
+  kj::EventLoop loop;
+  kj::WaitScope scope(loop);
+  const auto join = [&scope](std::vector<absl::Status> statuses) {
+    auto promises = kj::heapArrayBuilder<StatusPromise>(statuses.size());
+    for (absl::Status& status : statuses) promises.add(std::move(status));
+    return JoinStatuses(promises.finish()).wait(scope);
+  };
+  const absl::Status stopped = absl::CancelledError("the exchange of states was stopped");
+  const absl::Status late = absl::DeadlineExceededError("takes too long");
+  EXPECT_EQ(join({}), absl::OkStatus());
+  EXPECT_EQ(join({absl::OkStatus(), absl::OkStatus()}), absl::OkStatus());
+  EXPECT_EQ(join({stopped, absl::OkStatus(), late, absl::InternalError("later")}), late);
+  EXPECT_EQ(join({absl::OkStatus(), stopped}), stopped);
 }
 
 TEST(WireStatusTest, OtherPayloadsStayWhereTheyAre) {
@@ -111,7 +132,8 @@ TEST(WireStatusTest, TextIsBoundedAndNumbersBelowZeroAreNotKnown) {
          .rank = 4,
          .device = std::numeric_limits<int32_t>::min(),
          .step = std::numeric_limits<int64_t>::min(),
-         .actor = std::string(2 * kMaxTextBytes, 'a')},
+         .actor = std::string(2 * kMaxTextBytes, 'a'),
+         .peer = -2},
         builder);
   const absl::Status received = ReadStatus(builder.asReader());
   EXPECT_EQ(received.message(), std::string(kMaxTextBytes, 'm'));

@@ -23,6 +23,7 @@ struct ErrorOrigin {
   int32_t device = -1;     // of the plan
   int64_t step = -1;       // counted from 0
   std::string actor = "";  // such as "communication executor"; empty: not known
+  int32_t peer = -1;       // the rank of the other process, of an error between two
   friend bool operator==(const ErrorOrigin&, const ErrorOrigin&) = default;
 };
 

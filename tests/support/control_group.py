@@ -13,23 +13,30 @@ class ControlGroup:
     """A group with limits of one controller: files and what is written to them, of v1 and of v2. OSError
     where none can be made, as without root."""
 
-    def __init__(self, controller, name, v1, v2):
+    count = 0
+
+    def __init__(self, controller, v1, v2):
         self.folder = None
-        name = f"penstock-test-{os.getpid()}-{name}"
-        if (ROOT / controller).is_dir():
-            self.folder, limits = ROOT / controller / name, v1
+        name = f"penstock-test-{os.getpid()}-{controller}-{ControlGroup.count}"
+        ControlGroup.count += 1
+        self.is_v1 = (ROOT / controller).is_dir()
+        if self.is_v1:
+            self.folder = ROOT / controller / name
         elif controller in (ROOT / "cgroup.subtree_control").read_text().split():
-            self.folder, limits = ROOT / name, v2
+            self.folder = ROOT / name
         else:
             raise OSError(f"no control groups for {controller}")
         self.folder.mkdir()
         try:
-            for file, value in limits.items():
-                if file not in OPTIONAL_FILES or (self.folder / file).exists():
-                    (self.folder / file).write_text(str(value))
+            self.limit(v1, v2)
         except OSError:
             self.close()
             raise
+
+    def limit(self, v1, v2):
+        for file, value in (v1 if self.is_v1 else v2).items():
+            if file not in OPTIONAL_FILES or (self.folder / file).exists():
+                (self.folder / file).write_text(str(value))
 
     @property
     def processes(self):
@@ -46,7 +53,7 @@ class ControlGroup:
 
 def memory_group(num_bytes):
     """Processes have so much memory together, and no swap: what needs more is killed."""
-    return ControlGroup("memory", "memory",
+    return ControlGroup("memory",
                         # The second one is of memory and swap; it cannot be below the first.
                         {"memory.limit_in_bytes": num_bytes, "memory.memsw.limit_in_bytes": num_bytes},
                         {"memory.max": num_bytes, "memory.swap.max": 0})
@@ -55,8 +62,13 @@ def memory_group(num_bytes):
 def cpu_group(part=None):
     """Processes get a part of a processor, or all that there is. What else runs on this machine has to
     wait for them: else a limit would not matter where all wait for each other."""
+    group = ControlGroup("cpu", {"cpu.shares": 200000}, {"cpu.weight": 10000})
+    limit_cpu(group, part)
+    return group
+
+
+def limit_cpu(group, part):
+    """As cpu_group; also while processes run."""
     quota_us = int(part * PERIOD_US) if part is not None else None
-    return ControlGroup("cpu", f"cpu-{part}",
-                        {"cpu.shares": 200000, "cpu.cfs_period_us": PERIOD_US,
-                         "cpu.cfs_quota_us": quota_us or -1},
-                        {"cpu.weight": 10000, "cpu.max": f"{quota_us or 'max'} {PERIOD_US}"})
+    group.limit({"cpu.cfs_period_us": PERIOD_US, "cpu.cfs_quota_us": quota_us or -1},
+                {"cpu.max": f"{quota_us or 'max'} {PERIOD_US}"})

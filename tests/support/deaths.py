@@ -246,7 +246,7 @@ class HostsDeathTest(DeathTest):
 
     def cut(self, host):
         """From the network, until the end of the test."""
-        self.addCleanup(self.network.switch, host, "up")
+        self.addCleanup(self.network.join_again, host)
         self.network.switch(host, "down")
 
     def log(self, host, rank):

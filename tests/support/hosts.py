@@ -33,10 +33,8 @@ class Hosts:
     def __init__(self, folder, penstock):
         self.folder = pathlib.Path(folder)
         self.folder.chmod(0o755)
-        # Hosts do not share memory.
         self.program = self.folder / f"penstock-of-{self.folder.name}"
-        self.program.write_text("#!/bin/bash\nexport UCX_TLS=tcp,self\n"
-                                f"exec -a {self.program} {penstock} \"$@\"\n")
+        self.program.write_text(f"#!/bin/bash\nexec -a {self.program} {penstock} \"$@\"\n")
         self.program.chmod(0o755)
         self.network = Network(NUM_HOSTS, "1gbit").__enter__()
         self.servers = []

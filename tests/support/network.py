@@ -83,6 +83,13 @@ class Network:
         """Cuts the link of a host ("down"), or joins it again ("up")."""
         _run("ip", "-n", f"{self.prefix}s", "link", "set", f"port{index}", state)
 
+    def join_again(self, index):
+        """After a cut, at the end of a test: what asks for a hardware address since before the end of
+        the cut would tell the next test that there is no route."""
+        self.switch(index, "up")
+        for name in self.names:
+            _run("ip", "-n", name, "neigh", "flush", "dev", "eth0")
+
     def processes(self):
         """Ids of those on the hosts."""
         found = []

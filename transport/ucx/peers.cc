@@ -36,8 +36,8 @@ Peers::Peers(const UcxOptions& options, uint32_t device, uint64_t key)
   }
 }
 
-absl::Status Peers::Connect(ucp_worker_h worker, uint32_t device,
-                            const ProcessAddress::Device& address, PeerMemory* memory,
+absl::Status Peers::Connect(ucp_worker_h worker, uint32_t device, uint64_t key,
+                            const std::string& address, PeerMemory* memory,
                             std::shared_ptr<const std::vector<NetworkAddress>> network_addresses) {
   Peer& peer = (*this)[device];
   if (peer.ep != nullptr || peer.is_failure_handled) {
@@ -46,7 +46,7 @@ absl::Status Peers::Connect(ucp_worker_h worker, uint32_t device,
   ucp_ep_params_t params = {};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  params.address = reinterpret_cast<const ucp_address_t*>(address.worker.data());
+  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler.cb = &OnError;
   params.err_handler.arg = &peer;
@@ -64,7 +64,7 @@ absl::Status Peers::Connect(ucp_worker_h worker, uint32_t device,
                " (UCX: ", log.error().empty() ? ucs_status_string(status) : log.error(), ")"));
   }
   peer.ep = ep;
-  peer.key = address.key;
+  peer.key = key;
   peer.memory = memory;
   peer.network_addresses = std::move(network_addresses);
   // A flush completes once there is a connection to flush.
@@ -156,12 +156,15 @@ std::vector<Peer*> Peers::FindCutLinks(const TcpLinks& links) {
     for (const NetworkAddress& address : *peer.network_addresses) {
       if (const auto it = links.find(address); it != links.end()) link.Add(it->second);
     }
-    if (!link.has_unconfirmed || link.silence < std::chrono::seconds(1)) {
+    const bool is_silent = link.has_unconfirmed || link.has_unanswered;
+    if (!is_silent || link.silence < std::chrono::seconds(1)) {
       peer.seconds_unconfirmed = 0;
       continue;
     }
     // Of a connection that has received nothing yet, the kernel does not say when it was made.
-    const int64_t seconds = ++peer.seconds_unconfirmed + kSilentSeconds - 1;
+    // And where a peer is only asked, its silence was none before.
+    const int64_t seconds =
+        ++peer.seconds_unconfirmed + (link.has_unconfirmed ? kSilentSeconds - 1 : 0);
     if (seconds < timeout_seconds || link.silence <= timeout) continue;
     peer.is_link_cut = true;
     cut.push_back(&peer);

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -83,8 +84,9 @@ class Peers {
   std::vector<Peer>& all() { return peers_; }
   const std::vector<Peer>& all() const { return peers_; }
 
-  absl::Status Connect(ucp_worker_h worker, uint32_t device, const ProcessAddress::Device& address,
-                       PeerMemory* memory,
+  // `address`: UCX's bytes; messages to the device name `key`.
+  absl::Status Connect(ucp_worker_h worker, uint32_t device, uint64_t key,
+                       const std::string& address, PeerMemory* memory,
                        std::shared_ptr<const std::vector<NetworkAddress>> network_addresses);
   ConnectionState state() const;
 

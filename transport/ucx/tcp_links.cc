@@ -1,10 +1,13 @@
 #include "transport/ucx/tcp_links.h"
 
 #include <ifaddrs.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +23,9 @@ namespace {
 
 // UCX has an epoll set of TCP connections in the one of the worker.
 constexpr int kMaxNesting = 3;
+// TCP_RTO_MAX_MS, which Debian's headers do not have.
+constexpr int kLongestRetransmission = 44;
+constexpr std::chrono::milliseconds kMinInterval{1000};  // of the system
 
 std::optional<NetworkAddress> AddressOf(const sockaddr* address) {
   const auto bytes = [](const void* data, size_t size) {
@@ -36,8 +42,16 @@ std::optional<NetworkAddress> AddressOf(const sockaddr* address) {
   return bytes(&ipv6->sin6_addr, sizeof(ipv6->sin6_addr));
 }
 
+// Where the peer takes nothing, and nothing is on its way.
+void AskOften(int fd, const tcp_info& info, std::chrono::milliseconds max_interval) {
+  int num_unsent = 0;
+  if (info.tcpi_unacked > 0 || ioctl(fd, SIOCOUTQNSD, &num_unsent) != 0 || num_unsent == 0) return;
+  const auto interval = static_cast<int>(std::max(max_interval, kMinInterval).count());
+  (void)setsockopt(fd, IPPROTO_TCP, kLongestRetransmission, &interval, sizeof(interval));
+}
+
 // Returns whether `fd` is a socket.
-bool AddSocket(int fd, TcpLinks* links) {
+bool AddSocket(int fd, std::chrono::milliseconds max_interval, TcpLinks* links) {
   int type = 0;
   socklen_t size = sizeof(type);
   if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0) return false;
@@ -50,29 +64,33 @@ bool AddSocket(int fd, TcpLinks* links) {
       getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0) {
     return true;
   }
+  AskOften(fd, info, max_interval);
   if (const auto address = AddressOf(reinterpret_cast<const sockaddr*>(&peer))) {
     (*links)[*address].Add(
-        {info.tcpi_unacked > 0,
+        {info.tcpi_unacked > 0, info.tcpi_probes > 0,
          std::chrono::milliseconds(std::min(info.tcpi_last_data_recv, info.tcpi_last_ack_recv))});
   }
   return true;
 }
 
-void AddMembers(int epoll_fd, int nesting, TcpLinks* links) {
+void AddMembers(int epoll_fd, int nesting, std::chrono::milliseconds max_interval,
+                TcpLinks* links) {
   std::ifstream members(StrCat("/proc/self/fdinfo/", epoll_fd));
   std::string line;
   while (std::getline(members, line)) {
     int fd = -1;
     if (std::sscanf(line.c_str(), "tfd: %d", &fd) != 1) continue;
-    if (!AddSocket(fd, links) && nesting < kMaxNesting) AddMembers(fd, nesting + 1, links);
+    if (!AddSocket(fd, max_interval, links) && nesting < kMaxNesting) {
+      AddMembers(fd, nesting + 1, max_interval, links);
+    }
   }
 }
 
 }  // namespace
 
-TcpLinks ReadTcpLinks(int epoll_fd) {
+TcpLinks ReadTcpLinks(int epoll_fd, std::chrono::milliseconds max_interval) {
   TcpLinks links;
-  AddMembers(epoll_fd, 1, &links);
+  AddMembers(epoll_fd, 1, max_interval, &links);
   return links;
 }
 
@@ -89,6 +107,11 @@ std::vector<NetworkAddress> OwnAddresses() {
     ((entry->ifa_flags & IFF_LOOPBACK) == 0 ? addresses : loopback).push_back(*address);
   }
   return addresses.empty() ? loopback : addresses;
+}
+
+uint64_t NetworkNamespace() {
+  struct stat state = {};
+  return stat("/proc/thread-self/ns/net", &state) == 0 ? state.st_ino : 0;
 }
 
 }  // namespace penstock::transport::ucx

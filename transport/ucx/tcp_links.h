@@ -4,7 +4,11 @@
 //
 // The kernels of both hosts answer whatever their processes do: a peer that computes, waits for a
 // core, or is stopped confirms what it is sent. So does one behind a slow link, byte by byte, while
-// a long message is on its way and no message arrives.
+// a long message is on its way and no message arrives. Of a peer that takes nothing, whose window
+// is closed, the kernel asks now and then whether it is open again, ever less often the longer that
+// lasts, and the peer's kernel answers that. Where the system lets one (Linux 6.15), the time
+// between two of these questions is bounded here; elsewhere, a cut behind a closed window shows
+// after as long again as the window has been closed.
 //
 // The connections are found through the worker's descriptor, an epoll set, whose members the system
 // lists in /proc/self/fdinfo. Where it does not, there are none.
@@ -17,6 +21,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -29,23 +34,29 @@ using NetworkAddress = std::string;
 // All connections to one address.
 struct TcpLink {
   bool has_unconfirmed = false;  // something was sent, and its receipt is not confirmed
+  bool has_unanswered = false;   // nothing was, as the peer takes nothing, but it was asked
   // Since the last segment that told anything new. Hours, before the first one.
   std::chrono::milliseconds silence = std::chrono::milliseconds::max();
 
   void Add(const TcpLink& other) {
     has_unconfirmed |= other.has_unconfirmed;
+    has_unanswered |= other.has_unanswered;
     silence = std::min(silence, other.silence);
   }
 };
 
 using TcpLinks = std::map<NetworkAddress, TcpLink>;
 
-// By the address of the peer; `epoll_fd` is the worker's descriptor.
-TcpLinks ReadTcpLinks(int epoll_fd);
+// By the address of the peer; `epoll_fd` is the worker's descriptor. From now on, peers whose
+// window is closed are asked at least once in each `max_interval`, which is a second or more.
+TcpLinks ReadTcpLinks(int epoll_fd, std::chrono::milliseconds max_interval);
 
 // Those of the interfaces of this host that are up, but for loopback addresses where there are
 // others.
 std::vector<NetworkAddress> OwnAddresses();
+
+// The number of the network namespace of this thread, in which it opens sockets; 0: not known.
+uint64_t NetworkNamespace();
 
 }  // namespace penstock::transport::ucx
 

@@ -12,6 +12,8 @@
 namespace penstock::transport::ucx {
 namespace {
 
+constexpr std::chrono::milliseconds kInterval{1000};
+
 sockaddr_in Loopback() {
   sockaddr_in address = {};
   address.sin_family = AF_INET;
@@ -40,12 +42,12 @@ TEST(TcpLinksTest, AreThoseOfTheSetsWithinASet) {
   ASSERT_GE(server, 0);
   AddTo(outer, inner);
   AddTo(outer, listener);
-  EXPECT_TRUE(ReadTcpLinks(outer).empty());
+  EXPECT_TRUE(ReadTcpLinks(outer, kInterval).empty());
   AddTo(inner, client);
   ASSERT_EQ(send(server, "x", 1, 0), 1);
   char byte = 0;
   ASSERT_EQ(recv(client, &byte, 1, 0), 1);
-  const TcpLinks links = ReadTcpLinks(outer);
+  const TcpLinks links = ReadTcpLinks(outer, kInterval);
   ASSERT_EQ(links.size(), 1u);
   EXPECT_EQ(links.begin()->first, std::string("\x7f\0\0\x01", 4));
   EXPECT_FALSE(links.begin()->second.has_unconfirmed);
@@ -56,8 +58,9 @@ TEST(TcpLinksTest, AreThoseOfTheSetsWithinASet) {
 TEST(TcpLinksTest, ConnectionsToOneHostAreOneLink) {
   TcpLink link;
   link.Add({.has_unconfirmed = true, .silence = std::chrono::seconds(7)});
-  link.Add({.has_unconfirmed = false, .silence = std::chrono::seconds(3)});
+  link.Add({.has_unanswered = true, .silence = std::chrono::seconds(3)});
   EXPECT_TRUE(link.has_unconfirmed);
+  EXPECT_TRUE(link.has_unanswered);
   EXPECT_EQ(link.silence, std::chrono::seconds(3));
 }
 

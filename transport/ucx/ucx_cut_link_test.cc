@@ -2,6 +2,7 @@
 // network namespace of its own, in which everything passes over the loopback interface: so a cut is
 // one in both directions.
 #include <net/if.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -154,6 +155,78 @@ TEST_F(CutLinkTest, APeerThatComputesIsNotBehindACutLink) {
   endpoints_[1]->Send(0, {kGeneration, 0, 100}, &sent, 8, kNoFlags, &send);
   ASSERT_TRUE(Drive([&] { return recv.is_done() && send.is_done(); }));
   EXPECT_EQ(recv.status, absl::OkStatus());
+  EXPECT_EQ(num_cut_[0] + num_cut_[1], 0);
+}
+
+// Fills the receive window of a device that makes no progress, as one that computes does not.
+class ClosedWindowTest : public CutLinkTest {
+ protected:
+  static constexpr size_t kNumMessages = 4000;
+  static constexpr size_t kNumBytes = 4096;
+
+  void Fill() {
+    for (size_t i = 0; i < kNumMessages; ++i) {
+      endpoints_[0]->Send(1, {kGeneration, 1, i}, sent_.data(), kNumBytes, kNoFlags, &sends_[i]);
+    }
+    // The receiver's buffer is of some megabytes. Then the sender's kernel only asks from time to
+    // time, so what is counted is how long nothing has moved.
+    DriveFor(seconds(3));
+    EXPECT_FALSE(sends_.back().is_done());
+  }
+  void DriveFor(seconds time) {
+    const auto end = Clock::now() + time;
+    ASSERT_TRUE(DriveUntil(*endpoints_[0], [&] { return Clock::now() > end; }));
+  }
+
+  const std::vector<uint8_t> sent_ = std::vector<uint8_t>(kNumBytes, 7);
+  std::vector<Request> sends_{kNumMessages};
+};
+
+TEST_F(ClosedWindowTest, HidesNoCut) {
+  Connect(milliseconds(2300));
+  Fill();
+  ASSERT_TRUE(SwitchLoopback(false));
+  const auto begin = Clock::now();
+  ASSERT_TRUE(DriveUntil(*endpoints_[0], [&] { return sends_.back().is_done(); }));
+  EXPECT_LT(Clock::now() - begin, seconds(8));
+  EXPECT_EQ(sends_.back().status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(sends_.back().status.message()), HasSubstr("not even a confirmation"));
+  EXPECT_EQ(num_cut_[0], 1);
+}
+
+// The kernel doubles the time between its questions. The number of seconds is what is tested.
+TEST_F(ClosedWindowTest, HidesNoCutAfterALongTime) {
+  Connect(milliseconds(2300));
+  Fill();
+  DriveFor(seconds(20));
+  const int interval_option = 44;  // TCP_RTO_MAX_MS
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  int interval_ms = 0;
+  socklen_t size = sizeof(interval_ms);
+  const bool is_bounded = getsockopt(fd, IPPROTO_TCP, interval_option, &interval_ms, &size) == 0;
+  close(fd);
+  if (!is_bounded) GTEST_SKIP() << "this kernel is older than Linux 6.15";
+  ASSERT_TRUE(SwitchLoopback(false));
+  const auto begin = Clock::now();
+  ASSERT_TRUE(DriveUntil(*endpoints_[0], [&] { return sends_.back().is_done(); }));
+  EXPECT_LT(Clock::now() - begin, seconds(8));
+  EXPECT_EQ(num_cut_[0], 1);
+}
+
+TEST_F(ClosedWindowTest, IsNoCut) {
+  Connect(milliseconds(1000));
+  Fill();
+  DriveFor(seconds(6));
+  EXPECT_FALSE(sends_.back().is_done());
+  EXPECT_EQ(num_cut_[0], 0);
+  std::vector<Request> recvs(kNumMessages);
+  std::vector<uint8_t> received(kNumBytes);
+  for (size_t i = 0; i < kNumMessages; ++i) {
+    endpoints_[1]->Recv(0, {kGeneration, 1, i}, received.data(), kNumBytes, &recvs[i]);
+  }
+  ASSERT_TRUE(Drive([&] { return sends_.back().is_done() && recvs.back().is_done(); }));
+  EXPECT_EQ(sends_.back().status, absl::OkStatus());
+  EXPECT_EQ(recvs.back().status, absl::OkStatus());
   EXPECT_EQ(num_cut_[0] + num_cut_[1], 0);
 }
 

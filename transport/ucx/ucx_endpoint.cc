@@ -60,7 +60,7 @@ UcxEndpoint::UcxEndpoint(const UcxOptions& options, uint32_t device, Endpoint* l
     : options_(options),
       device_(device),
       local_(local),
-      address_{.key = MakeKey(), .worker = {}},
+      address_{.key = MakeKey(), .worker = {}, .network = {}},
       peers_(options, device, address_.key),
       control_(&peers_),
       sender_(options, device, &peers_, &control_, &counters_),
@@ -95,12 +95,14 @@ absl::Status UcxEndpoint::Open(ucp_context_h context) {
   RETURN_IF_ERROR(handle(kChunkId, &Receiver::OnChunk, &receiver_));
   RETURN_IF_ERROR(handle(kProbeId, &OnProbe, this));
 
-  ucp_address_t* bytes = nullptr;
-  size_t num_bytes = 0;
-  RETURN_IF_ERROR(
-      FromUcs(ucp_worker_get_address(worker_, &bytes, &num_bytes), "reading the address"));
-  address_.worker.assign(reinterpret_cast<const char*>(bytes), num_bytes);
-  ucp_worker_release_address(worker_, bytes);
+  for (std::string* address : {&address_.worker, &address_.network}) {
+    ucp_worker_attr_t attributes = {};
+    attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS | UCP_WORKER_ATTR_FIELD_ADDRESS_FLAGS;
+    attributes.address_flags = address == &address_.network ? UCP_WORKER_ADDRESS_FLAG_NET_ONLY : 0;
+    RETURN_IF_ERROR(FromUcs(ucp_worker_query(worker_, &attributes), "reading the address"));
+    address->assign(reinterpret_cast<const char*>(attributes.address), attributes.address_length);
+    ucp_worker_release_address(worker_, attributes.address);
+  }
   return FromUcs(ucp_worker_get_efd(worker_, &event_fd_), "the worker's descriptor");
 }
 
@@ -181,11 +183,11 @@ void UcxEndpoint::AddStats(TransportStats* stats) {
   stats->transferring += NumTransferring();
 }
 
-absl::Status UcxEndpoint::Connect(uint32_t device, const ProcessAddress::Device& address,
+absl::Status UcxEndpoint::Connect(uint32_t device, uint64_t key, const std::string& worker,
                                   PeerMemory* memory,
                                   std::shared_ptr<const std::vector<NetworkAddress>> addresses) {
   const Lock lock(lock_);
-  RETURN_IF_ERROR(peers_.Connect(worker_, device, address, memory, std::move(addresses)));
+  RETURN_IF_ERROR(peers_.Connect(worker_, device, key, worker, memory, std::move(addresses)));
   // Whoever drives the endpoint makes the connection.
   Wake();
   return absl::OkStatus();
@@ -487,7 +489,9 @@ std::vector<uint32_t> UcxEndpoint::FindCutLinks() {
     const Lock lock(lock_);
     if (!is_any_silent_) return {};
   }
-  const TcpLinks links = ReadTcpLinks(event_fd_);  // takes too long for the lock
+  // Takes too long for the lock. The kernel gives a connection up after about 15 questions without
+  // an answer, which has to be later than what is found here.
+  const TcpLinks links = ReadTcpLinks(event_fd_, options_.link_timeout / 4);
   const Lock lock(lock_);
   std::vector<uint32_t> devices;
   for (const Peer* peer : peers_.FindCutLinks(links)) devices.push_back(peer->device);

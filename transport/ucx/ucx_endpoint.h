@@ -90,7 +90,7 @@ class UcxEndpoint final : public Endpoint {
   // Any thread.
   const ProcessAddress::Device& address() const { return address_; }
   // `memory`, of the device's process, outlives this; null: nothing of it can be seen.
-  absl::Status Connect(uint32_t device, const ProcessAddress::Device& address, PeerMemory* memory,
+  absl::Status Connect(uint32_t device, uint64_t key, const std::string& worker, PeerMemory* memory,
                        std::shared_ptr<const std::vector<NetworkAddress>> network_addresses);
   // Does not connect to `device`, with which no messages are exchanged.
   void LeaveUnconnected(uint32_t device, PeerMemory* memory);

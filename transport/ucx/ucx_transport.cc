@@ -186,6 +186,7 @@ class UcxTransportImpl final : public UcxTransport {
     ProcessAddress address;
     address.generation = options_.transport.generation;
     address.first_device = options_.first_device;
+    address.network_namespace = network_namespace_;
     if (shared_ != nullptr) address.shared = shared_->address();
     address.network_addresses = ucx::OwnAddresses();
     for (const auto& endpoint : endpoints_) address.devices.push_back(endpoint->address());
@@ -207,8 +208,9 @@ class UcxTransportImpl final : public UcxTransport {
                  " devices from device ", address.first_device, ", but devices from ", first_device,
                  " were expected, of ", num_devices, " in all"));
     }
+    const bool is_in_namespace = address.network_namespace == network_namespace_;
     ucx::PeerMemory* memory = nullptr;
-    if (shared_ != nullptr) {
+    if (shared_ != nullptr && is_in_namespace) {
       std::unique_ptr<ucx::PeerMemory> opened = ucx::PeerMemory::Open(address.shared);
       const absl::MutexLock lock(&mutex_);
       memory = opened.get();
@@ -225,7 +227,10 @@ class UcxTransportImpl final : public UcxTransport {
       for (uint32_t local = 0; local < options_.num_local_devices; ++local) {
         UcxEndpoint& endpoint = *endpoints_[local];
         if (IsPeer(local, device)) {
-          RETURN_IF_ERROR(endpoint.Connect(device, address.devices[i], memory, network_addresses));
+          const ProcessAddress::Device& peer = address.devices[i];
+          RETURN_IF_ERROR(endpoint.Connect(device, peer.key,
+                                           is_in_namespace ? peer.worker : peer.network, memory,
+                                           network_addresses));
         } else {
           endpoint.LeaveUnconnected(device, memory);
         }
@@ -347,6 +352,7 @@ class UcxTransportImpl final : public UcxTransport {
   std::unique_ptr<UcxOptions> own_options_;
   const UcxOptions& options_;
   std::unique_ptr<Transport> local_;
+  const uint64_t network_namespace_ = ucx::NetworkNamespace();
   std::unique_ptr<ucx::SharedMemory> shared_;  // null: this process shares nothing
   ucp_context_h context_ = nullptr;
   // Over the network, of all endpoints.

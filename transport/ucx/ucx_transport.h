@@ -1,5 +1,5 @@
-// The transport between processes, over UCX: shared memory between processes of one host, the
-// network between hosts. Messages between devices of one process go through the inproc transport
+// The transport between processes, over UCX: shared memory within a host's network namespace, the
+// network otherwise. Messages between devices of one process go through the inproc transport
 // behind the same endpoints.
 //
 // A process creates its transport, sends LocalAddress to the other processes over the control

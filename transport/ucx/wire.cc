@@ -9,7 +9,7 @@
 namespace penstock::transport::ucx {
 namespace {
 
-constexpr uint64_t kMagic = 0x33584355'6b6e6570;  // "penkUCX3"
+constexpr uint64_t kMagic = 0x34584355'6b6e6570;  // "penkUCX4"
 constexpr uint32_t kMaxDevices = 4096;
 constexpr uint64_t kMaxWorkerBytes = 64 << 10;  // of one address; real ones have a few hundred
 constexpr uint8_t kMaxNetworkAddresses = 64;
@@ -44,6 +44,7 @@ std::string EncodeAddress(const ProcessAddress& address) {
   Put(&bytes, kMagic);
   Put(&bytes, address.generation);
   Put(&bytes, address.first_device);
+  Put(&bytes, address.network_namespace);
   Put(&bytes, address.shared);
   const auto num_addresses = static_cast<uint8_t>(
       std::min<size_t>(address.network_addresses.size(), kMaxNetworkAddresses));
@@ -55,8 +56,10 @@ std::string EncodeAddress(const ProcessAddress& address) {
   Put(&bytes, static_cast<uint32_t>(address.devices.size()));
   for (const ProcessAddress::Device& device : address.devices) {
     Put(&bytes, device.key);
-    Put(&bytes, static_cast<uint64_t>(device.worker.size()));
-    bytes += device.worker;
+    for (const std::string& worker : {device.worker, device.network}) {
+      Put(&bytes, static_cast<uint64_t>(worker.size()));
+      bytes += worker;
+    }
   }
   Put(&bytes, CheckSum(bytes));
   return bytes;
@@ -76,8 +79,9 @@ absl::StatusOr<ProcessAddress> DecodeAddress(std::string_view bytes) {
   uint8_t num_addresses = 0;
   uint32_t num_devices = 0;
   if (!Get(&rest, &magic) || magic != kMagic || !Get(&rest, &address.generation) ||
-      !Get(&rest, &address.first_device) || !Get(&rest, &address.shared) ||
-      !Get(&rest, &num_addresses) || num_addresses > kMaxNetworkAddresses) {
+      !Get(&rest, &address.first_device) || !Get(&rest, &address.network_namespace) ||
+      !Get(&rest, &address.shared) || !Get(&rest, &num_addresses) ||
+      num_addresses > kMaxNetworkAddresses) {
     return malformed;
   }
   for (uint8_t i = 0; i < num_addresses; ++i) {
@@ -89,13 +93,15 @@ absl::StatusOr<ProcessAddress> DecodeAddress(std::string_view bytes) {
   if (!Get(&rest, &num_devices) || num_devices == 0 || num_devices > kMaxDevices) return malformed;
   for (uint32_t i = 0; i < num_devices; ++i) {
     ProcessAddress::Device device;
-    uint64_t size = 0;
-    if (!Get(&rest, &device.key) || !Get(&rest, &size) || size == 0 || size > kMaxWorkerBytes ||
-        size > rest.size()) {
-      return malformed;
+    if (!Get(&rest, &device.key)) return malformed;
+    for (std::string* worker : {&device.worker, &device.network}) {
+      uint64_t size = 0;
+      if (!Get(&rest, &size) || size == 0 || size > kMaxWorkerBytes || size > rest.size()) {
+        return malformed;
+      }
+      *worker = rest.substr(0, size);
+      rest.remove_prefix(size);
     }
-    device.worker = rest.substr(0, size);
-    rest.remove_prefix(size);
     address.devices.push_back(std::move(device));
   }
   if (!rest.empty()) return malformed;

@@ -136,12 +136,17 @@ static_assert(sizeof(AckBatch) == sizeof(Origin) + kMaxAcks * sizeof(Ack));
 // Where the devices of one process are reached.
 struct ProcessAddress {
   struct Device {
-    uint64_t key = 0;    // every message to the device must name it
-    std::string worker;  // UCX's bytes
+    uint64_t key = 0;     // every message to the device must name it
+    std::string worker;   // UCX's bytes
+    std::string network;  // the same, without shared memory
   };
 
   uint32_t generation = 0;
   uint32_t first_device = 0;
+  // Processes of different network namespaces use `network`: what UCX wakes a sleeping peer with
+  // after a write to shared memory does not reach another namespace, and a namespace may stand for
+  // a host, whose links are meant to be used.
+  uint64_t network_namespace = 0;
   SharedAddress shared;
   // Of its host: by these its connections are recognised (tcp_links.h).
   std::vector<NetworkAddress> network_addresses;

@@ -1,6 +1,7 @@
 #include "transport/ucx/wire.h"
 
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -11,9 +12,10 @@ ProcessAddress Example() {
   ProcessAddress address;
   address.generation = 3;
   address.first_device = 8;
+  address.network_namespace = 66;
   address.shared = {33, 44, 55};
   address.network_addresses = {"\x0a\x4d\x01\x02", std::string(16, '\xfe')};
-  address.devices = {{11, "first"}, {22, std::string(1000, 'x')}};
+  address.devices = {{11, "first", "1"}, {22, std::string(1000, 'x'), "2"}};
   return address;
 }
 
@@ -22,6 +24,7 @@ TEST(WireTest, AddressesComeBack) {
   ASSERT_TRUE(address.ok());
   EXPECT_EQ(address->generation, 3u);
   EXPECT_EQ(address->first_device, 8u);
+  EXPECT_EQ(address->network_namespace, 66u);
   EXPECT_EQ(address->shared.process, 33u);
   EXPECT_EQ(address->shared.descriptor, 44u);
   EXPECT_EQ(address->shared.token, 55u);
@@ -29,7 +32,9 @@ TEST(WireTest, AddressesComeBack) {
   ASSERT_EQ(address->devices.size(), 2u);
   EXPECT_EQ(address->devices[0].key, 11u);
   EXPECT_EQ(address->devices[0].worker, "first");
+  EXPECT_EQ(address->devices[0].network, "1");
   EXPECT_EQ(address->devices[1].worker, std::string(1000, 'x'));
+  EXPECT_EQ(address->devices[1].network, "2");
 }
 
 TEST(WireTest, DamagedAddressesAreRefused) {
@@ -48,10 +53,12 @@ TEST(WireTest, LengthsAreChecked) {
   ProcessAddress address = Example();
   address.devices.clear();
   EXPECT_FALSE(DecodeAddress(EncodeAddress(address)).ok());
-  address.devices = {{1, ""}};
-  EXPECT_FALSE(DecodeAddress(EncodeAddress(address)).ok());
-  address.devices = {{1, std::string((64 << 10) + 1, 'x')}};
-  EXPECT_FALSE(DecodeAddress(EncodeAddress(address)).ok());
+  const std::string too_long((64 << 10) + 1, 'x');
+  for (const ProcessAddress::Device& device : std::vector<ProcessAddress::Device>{
+           {1, "", "x"}, {1, "x", ""}, {1, too_long, "x"}, {1, "x", too_long}}) {
+    address.devices = {device};
+    EXPECT_FALSE(DecodeAddress(EncodeAddress(address)).ok());
+  }
 }
 
 }  // namespace
