@@ -1,8 +1,11 @@
 #include "cli/device_kinds.h"
 
 #include <cstdint>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <regex>
 #include <utility>
 
 #include "base/counted.h"
@@ -20,17 +23,14 @@
 namespace penstock::cli {
 namespace {
 
-std::string DescribeGpu(const kernels::Gpu& gpu, size_t index) {
-  std::string line =
-      StrCat("GPU ", index, ": ", gpu.name, ", compute capability ", gpu.capability / 10, ".",
-             gpu.capability % 10, ", ", FormatBytes(gpu.memory_bytes), ", ",
-             Counted(gpu.num_processors, "multiprocessor"));
-  if (!gpu.peers.empty()) StrAppend(&line, ", direct access to ", StrJoin(gpu.peers, ", "));
-  return line;
-}
-
 // "13.0"
 std::string Version(int version) { return StrCat(version / 1000, ".", version % 1000 / 10); }
+
+// Where the driver tells its version; empty where it is not loaded.
+std::string ReadDriverFile() {
+  std::ifstream file("/proc/driver/nvidia/version");
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
 
 // What all processes need; `gpus` are those of this machine, if the job has GPUs.
 absl::StatusOr<DeviceSource> FindDevicesOf(const DeviceList& devices,
@@ -163,17 +163,40 @@ absl::StatusOr<DeviceSource> FindNodeDevices(const DeviceList& devices) {
   return source;
 }
 
+std::string DescribeGpu(const kernels::Gpu& gpu, size_t index, size_t num_gpus) {
+  std::string line =
+      StrCat("GPU ", index, ": ", gpu.name, ", compute capability ", gpu.capability / 10, ".",
+             gpu.capability % 10, ", ", FormatBytes(gpu.memory_bytes), ", ",
+             Counted(gpu.num_processors, "multiprocessor"));
+  if (!gpu.peers.empty()) {
+    StrAppend(&line, ", direct access to ", StrJoin(gpu.peers, ", "));
+  } else if (num_gpus > 1) {
+    StrAppend(&line, ", no direct access to other GPUs");
+  }
+  return line;
+}
+
+std::string DescribeCuda(const kernels::GpuSystem& system, std::string_view driver_file) {
+  // The first word that is a version: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.03".
+  static const std::regex kVersion(R"(\s([0-9]+(\.[0-9]+)+)\s)");
+  std::match_results<std::string_view::const_iterator> match;
+  const bool has_version =
+      std::regex_search(driver_file.begin(), driver_file.end(), match, kVersion);
+  return StrCat("CUDA ", Version(system.runtime_version), "; the newest that the driver",
+                has_version ? StrCat(" ", match[1].str()) : "", " supports is CUDA ",
+                Version(system.driver_version));
+}
+
 std::vector<std::string> DescribeDevices(std::string_view kind) {
   if (kind == "cpu") return {Counted(UsableCores(), "core")};
   if (kind == "emulated") return {"devices on the host that behave like GPUs, for tests"};
   const kernels::GpuSystem system = kernels::FindGpus();
   if (!system.status.ok()) return {StrCat("none: ", ToStd(system.status.message()))};
   std::vector<std::string> lines;
-  for (size_t i = 0; i < system.gpus.size(); ++i) lines.push_back(DescribeGpu(system.gpus[i], i));
-  // A driver has a version of its own, which CUDA does not tell.
-  lines.push_back(StrCat("CUDA ", Version(system.runtime_version),
-                         "; the newest that the driver supports is CUDA ",
-                         Version(system.driver_version)));
+  for (size_t i = 0; i < system.gpus.size(); ++i) {
+    lines.push_back(DescribeGpu(system.gpus[i], i, system.gpus.size()));
+  }
+  lines.push_back(DescribeCuda(system, ReadDriverFile()));
   lines.push_back(DescribeNccl());
   lines.push_back(kernels::DescribeCudnn());
   return lines;

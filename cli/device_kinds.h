@@ -19,6 +19,7 @@
 
 #include "actors/session/local_engine.h"
 #include "kernels/device_kernels.h"
+#include "kernels/gpu.h"
 #include "planner/cluster/cluster_model.h"
 #include "planner/compile.h"
 #include "transport/stream_collective.h"
@@ -60,6 +61,12 @@ absl::StatusOr<DeviceSource> FindNodeDevices(const DeviceList& devices);
 
 // Lines about the devices of the kind in this machine, or why there is none.
 std::vector<std::string> DescribeDevices(std::string_view kind);
+
+// The line of a GPU of this machine, which has `num_gpus`.
+std::string DescribeGpu(const kernels::Gpu& gpu, size_t index, size_t num_gpus);
+// "CUDA 13.0; the newest that the driver 580.159.03 supports is CUDA 13.0". CUDA does not tell the
+// driver's own version: `driver_file` is /proc/driver/nvidia/version, or empty.
+std::string DescribeCuda(const kernels::GpuSystem& system, std::string_view driver_file);
 
 // "NCCL 2.28.9", or why there is none.
 std::string DescribeNccl();

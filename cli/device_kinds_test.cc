@@ -5,6 +5,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "base/strings.h"
+
 namespace penstock::cli {
 namespace {
 
@@ -21,6 +23,34 @@ TEST(DeviceKindsTest, SaysWhyTheHostRunsCollectivesOfGpus) {
             "collectives of the GPUs go through NCCL 2.28.9, messages through the host");
   EXPECT_EQ(CollectivesNote(absl::FailedPreconditionError("rank 1 on h: no NCCL")),
             "what the GPUs exchange goes through the memory of the host: rank 1 on h: no NCCL");
+}
+
+TEST(DeviceKindsTest, SaysWhichGpusHaveDirectAccess) {
+  kernels::Gpu gpu;
+  gpu.name = "NVIDIA H100 80GB HBM3";
+  gpu.capability = 90;
+  gpu.memory_bytes = uint64_t{80} << 30;
+  gpu.num_processors = 132;
+  const std::string alone =
+      "GPU 1: NVIDIA H100 80GB HBM3, compute capability 9.0, 80.0 GiB, 132 multiprocessors";
+  EXPECT_EQ(DescribeGpu(gpu, 1, 1), alone);
+  EXPECT_EQ(DescribeGpu(gpu, 1, 2), alone + ", no direct access to other GPUs");
+  gpu.peers = {0, 2};
+  EXPECT_EQ(DescribeGpu(gpu, 1, 3), alone + ", direct access to 0, 2");
+}
+
+TEST(DeviceKindsTest, TellsTheVersionOfTheDriver) {
+  kernels::GpuSystem system;
+  system.runtime_version = 12080;
+  system.driver_version = 13000;
+  EXPECT_EQ(DescribeCuda(system, ""),
+            "CUDA 12.8; the newest that the driver supports is CUDA 13.0");
+  for (const char* module : {"x86_64 Kernel Module", "Open Kernel Module for x86_64"}) {
+    EXPECT_EQ(DescribeCuda(system, StrCat("NVRM version: NVIDIA UNIX ", module,
+                                          "  580.159.03  Release Build  (root@h)  Sun Oct 12\n"
+                                          "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n")),
+              "CUDA 12.8; the newest that the driver 580.159.03 supports is CUDA 13.0");
+  }
 }
 
 // What nodes say of devices that no communicator joins.

@@ -617,6 +617,50 @@ TEST(AnyPlanOnSeveralKindsTest, GivesTheBitsOfCpuDevices) {
   }
 }
 
+// A stage of one device that has the embedding and its part of the optimiser, and one of two
+// devices that has the rest.
+TEST(AnyPlanOnSeveralKindsTest, AnEmbeddingOnACpuOfItsOwnGivesTheBitsOfCpuDevices) {
+  const TempFolder folder;
+  std::ofstream(folder.Path("g.pst")) << R"(mesh table = [mb=2 temporal, one=1]
+mesh rest = [mb=2 temporal, dp=2]
+graph bigrams {
+  %tokens = input : i32[8, 16] @[mb, _] on table stage 0
+  %wte = parameter {std=0.1} : f32[256, 32] on table stage 0
+  %x = embedding(%wte, %tokens) : f32[8, 16, 32] @[mb, _, _] on table stage 0
+  %labels = input : i32[8, 16] @[mb.dp, _] on rest stage 1
+  %w1 = parameter {std=0.1} : f32[32, 64] on rest stage 1
+  %p = matmul(%x, %w1) : f32[8, 16, 64] @[mb.dp, _, _] on rest stage 1
+  %h = gelu(%p) : f32[8, 16, 64] on rest stage 1
+  %w2 = parameter {std=0.1} : f32[64, 256] on rest stage 1
+  %logits = matmul(%h, %w2) : f32[8, 16, 256] on rest stage 1
+  %losses, %max, %log_sum = cross_entropy(%logits, %labels) : f32[8, 16], f32[8, 16], f32[8, 16] on rest stage 1
+  %loss = reduce_mean(%losses) {axes=[0, 1]} : f32[] on rest stage 1
+  return %loss
+}
+)";
+  std::ofstream(folder.Path("job.toml"))
+      << "[model]\nfile = \"g.pst\"\n[data]\ntext = [\"" PENSTOCK_SOURCE_DIR
+         "/docs\"]\n"
+         "[train]\nsteps = 10\nvalidation_sequences = 0\nlearning_rate = 1e-2\n";
+  const auto train = [&](const std::string& options) {
+    const std::string command =
+        StrCat(PENSTOCK_COMMAND, " run ", folder.Path("job.toml"), " ", options, " --dump ",
+               folder.path().string(), " > /dev/null 2>&1");
+    EXPECT_EQ(std::system(command.c_str()), 0) << command;
+    const absl::StatusOr<Tensor> losses = cli::ReadNpy(folder.Path("losses.npy"));
+    EXPECT_TRUE(losses.ok()) << losses.status();
+    if (!losses.ok()) return std::vector<double>();
+    return std::vector<double>(losses->As<double>(), losses->As<double>() + losses->num_elements());
+  };
+  const std::vector<double> cpu = train("");
+  ASSERT_EQ(cpu.size(), 10u);
+  EXPECT_LT(cpu.back(), cpu.front());
+  const std::string kinds = "--set 'cluster.device_kind=[\"cpu\", \"emulated\", \"emulated\"]'";
+  for (const char* processes : {" --procs 1", " --procs 3"}) {
+    EXPECT_EQ(cpu, train(kinds + processes)) << processes;
+  }
+}
+
 // Gradients that devices add up in 16 bits are rounded on one device, too.
 TEST(AnyPlanWithSmallGradientsTest, GivesTheLossesOfOneDevice) {
   const std::string small = kConstantRate +

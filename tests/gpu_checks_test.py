@@ -77,7 +77,8 @@ class GpuChecksTest(unittest.TestCase):
 
     # ---- Packing.
 
-    def test_a_bundle_holds_the_programs_and_leaves_nothing_behind(self):
+    # A tree whose build makes stand-ins.
+    def tree(self):
         root = self.folder / "root"
         (root / "scripts").mkdir(parents=True)
         shutil.copy(SCRIPT, root / "scripts/gpu-checks")
@@ -99,6 +100,17 @@ class GpuChecksTest(unittest.TestCase):
                   f"  cp /bin/ls {root}/build-gpu/$name\ndone\n")
         self.tool("ldd", "#!/bin/sh\nprintf '\\tlibcudart.so.13 => %s (0x1)\\n\\tlibcuda.so.1 => %s (0x2)\\n' "
                   f"{runtime} {driver}\n/usr/bin/ldd \"$@\"\n")
+        return root
+
+    def test_a_bundle_that_is_too_large_is_refused(self):
+        root = self.tree()
+        done = self.run_script(root / "scripts/gpu-checks", "bundle", self.folder / "b.tar.gz",
+                               MAX_BUNDLE_BYTES="1000")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "the bundle has [0-9]{5,} bytes, more than 1000\n")
+
+    def test_a_bundle_holds_the_programs_and_leaves_nothing_behind(self):
+        root = self.tree()
         scratch = self.folder / "scratch"
         scratch.mkdir()
         done = self.run_script(root / "scripts/gpu-checks", "bundle", self.folder / "b.tar.gz",
@@ -232,10 +244,11 @@ class GpuChecksTest(unittest.TestCase):
     def test_a_profile_is_measured_and_planned_for(self):
         self.program("penstock", "#!/bin/sh\ncase $1 in\n"
                      "profile) while [ \"$1\" != -o ]; do shift; done; echo rates > \"$2\"; echo '1 device: H100' ;;\n"
-                     "plan) echo \"planned with $*\" ;;\nesac\n")
+                     "plan | simulate) echo \"$*\" ;;\nesac\n")
         done = self.check("profile")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn(f"--cluster {self.gpu}/results/gpu.toml", done.stdout)
+        for subcommand in ("plan", "simulate"):
+            self.assertIn(f"{subcommand} {self.gpu}/demo.toml --cluster {self.gpu}/results/gpu.toml", done.stdout)
         self.program("penstock", "#!/bin/sh\nexit 1\n")
         self.assertNotEqual(self.check("profile").returncode, 0)
 

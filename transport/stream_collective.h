@@ -44,6 +44,9 @@ class StreamCollective {
   virtual ~StreamCollective() = default;
   // Gives a run to the stream. Allocates nothing. An error is one of launching.
   virtual absl::Status Launch(const StreamCollectiveArgs& args) = 0;
+  // What has gone wrong since a launch, as far as the host is told of it. Does not wait. After an
+  // error, the stream no longer waits for other members, its data mean nothing, and launches fail.
+  virtual absl::Status Check() { return absl::OkStatus(); }
 };
 
 // Connects a device to the other members. It may be destroyed before its collectives, which must

@@ -158,9 +158,7 @@ void DeviceExecutor::Fail(const LaneStream::Mark& where, const absl::Status& sta
   StepRecord& record = RecordOf(where.step);
   if (!record.has_error) {
     record.has_error = true;
-    observer_->OnError(
-        device_index_, where.step,
-        absl::Status(status.code(), StrCat(DescribeMark(where), ": ", ToStd(status.message()))));
+    observer_->OnError(device_index_, where.step, WithMark(where, status));
   }
   Poison(where.step);
 }

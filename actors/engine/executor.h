@@ -187,6 +187,11 @@ class DeviceExecutor {
   // at a time: enough for the device never to wait for the host.
   static constexpr uint32_t kLaunchAhead = 4;
 
+  // How often the executor asks whether collectives on streams have failed while it waits for them,
+  // and after how many polls it looks at the clock.
+  static constexpr int64_t kCheckNs = 2'000'000;
+  static constexpr uint32_t kPollsPerCheck = 64;
+
   // Instances of a phase whose acts are measured (Actor::act_ns): the first two, as the first one
   // finds cold caches, and then one in so many, as a look at the clock takes as long as a short
   // act.
@@ -231,6 +236,7 @@ class DeviceExecutor {
   }
   bool PollStreams();
   bool PollStreamComms();
+  void CheckStreamComms();
   bool TakeReadyComms();
   bool TakeCompletions();
   bool DriveCommunication();
@@ -317,6 +323,7 @@ class DeviceExecutor {
   void Trace(const LaneStream::Mark& what, int64_t end_ns);
   uint32_t PhaseOf(uint32_t actor) const;
   std::string DescribeMark(const LaneStream::Mark& mark) const;
+  absl::Status WithMark(const LaneStream::Mark& mark, const absl::Status& status) const;
   std::string NameOf(uint32_t actor) const;
   std::string InstanceName(uint32_t phase) const;
   std::string InstanceName(uint32_t phase, int64_t step, int64_t microbatch) const;
@@ -382,6 +389,8 @@ class DeviceExecutor {
   std::array<int64_t, kNumLanes> last_act_ns_ = {};    // when the lane's last traced act ended
   std::array<int64_t, kNumLanes> last_phase_ns_ = {};  // likewise of phase instances
   bool has_stream_error_ = false;                      // since the streams were reset
+  uint32_t num_stream_polls_ = 0;                      // since the last look: see CheckStreamComms
+  int64_t last_check_ns_ = 0;                          // likewise
 
   std::vector<uint32_t> active_comms_;   // started, not done
   int64_t unshared_ns_ = 0;              // that acts may take before the endpoint is left to others

@@ -47,6 +47,11 @@ std::string DeviceExecutor::DescribeMark(const LaneStream::Mark& mark) const {
                 InstanceName(mark.phase, mark.step, mark.microbatch));
 }
 
+absl::Status DeviceExecutor::WithMark(const LaneStream::Mark& mark,
+                                      const absl::Status& status) const {
+  return absl::Status(status.code(), StrCat(DescribeMark(mark), ": ", ToStd(status.message())));
+}
+
 std::string DeviceExecutor::NameOf(uint32_t actor) const { return device_plan_.actors[actor].name; }
 
 std::string DeviceExecutor::DescribeRunningActor() const {

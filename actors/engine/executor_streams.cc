@@ -108,6 +108,24 @@ bool DeviceExecutor::PollStreams() {
   return TakeReadyComms() || has_moved;
 }
 
+// A collective that waits for a member that is gone holds up its stream, and so the launches that
+// would tell. With its error, the stream goes on and the step drains. Other members may wait on,
+// and no collective of the group runs any more, so the device cannot go on.
+void DeviceExecutor::CheckStreamComms() {
+  num_stream_polls_ = 0;
+  const int64_t now = clock_->NowNs();
+  if (now - last_check_ns_ < kCheckNs) return;
+  last_check_ns_ = now;
+  for (const StreamComm& comm : stream_comms_) {
+    const LaneStream::Mark* run = comm.stream->Pending();
+    if (run == nullptr) continue;
+    const absl::Status status = comm.collective->Check();
+    if (status.ok()) continue;
+    Fail(*run, status);
+    observer_->OnFailure(WithMark(*run, status));
+  }
+}
+
 bool DeviceExecutor::PollStreamComms() {
   bool has_moved = false;
   for (StreamComm& comm : stream_comms_) {
@@ -124,6 +142,7 @@ bool DeviceExecutor::PollStreamComms() {
       has_moved = true;
     }
   }
+  if (num_stream_comms_running_ > 0 && ++num_stream_polls_ >= kPollsPerCheck) CheckStreamComms();
   return has_moved;
 }
 

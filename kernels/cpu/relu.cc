@@ -3,7 +3,7 @@
 namespace penstock::kernels {
 
 KernelDef ReluKernel() {
-  return UnaryDef<Numbers>([](auto x) { return x < decltype(x){} ? decltype(x){} : x; });
+  return UnaryDef<NumbersAndBFloat16>([](auto x) { return x < decltype(x){} ? decltype(x){} : x; });
 }
 
 }  // namespace penstock::kernels

@@ -8,6 +8,8 @@ namespace {
 
 template <typename T>
 class RmsNorm : public CpuKernel {
+  using A = Arith<T>;
+
  public:
   RmsNorm(const KernelSpec& spec, Device& device)
       : CpuKernel(spec, device),
@@ -17,14 +19,14 @@ class RmsNorm : public CpuKernel {
   absl::Status Run(const KernelArgs& args) override {
     const int64_t n = rows_.size;
     const double share = 1.0 / static_cast<double>(n);
-    T* rstds = args.outputs.size() > 1 ? Output<T>(args, 1) : nullptr;
+    A* rstds = args.outputs.size() > 1 ? Output<A>(args, 1) : nullptr;
     pool_.ParallelFor(rows_.count, GrainRows(n), [&](int64_t begin, int64_t end, int) {
       for (int64_t row = begin; row < end; ++row) {
         const T* x = Input<T>(args, 0) + row * n;
-        const T square = static_cast<T>(SumOf<T>(
+        const A square = static_cast<A>(SumOf<T>(
                                             n, [](auto v) { return v * v; }, x) *
                                         share);
-        const T rstd = 1 / std::sqrt(square + static_cast<T>(epsilon_));
+        const A rstd = 1 / std::sqrt(square + static_cast<A>(epsilon_));
         const auto r = Splat(rstd);
         Map(
             n, [&](auto v, auto s) { return v * r * s; }, Output<T>(args, 0) + row * n, x,
@@ -43,7 +45,7 @@ class RmsNorm : public CpuKernel {
 }  // namespace
 
 KernelDef RmsNormKernel() {
-  return {.create = CreateKernel<RmsNorm, Floats>, .can_alias = CanAliasFirst};
+  return {.create = CreateKernel<RmsNorm, FloatsAndBFloat16>, .can_alias = CanAliasFirst};
 }
 
 }  // namespace penstock::kernels

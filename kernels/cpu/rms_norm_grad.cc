@@ -21,10 +21,10 @@ class RmsNormGrad : public CpuKernel {
         const T* dy = Input<T>(args, 0) + row * n;
         const T* x = Input<T>(args, 1) + row * n;
         T* dx = Output<T>(args, 0) + row * n;
-        const auto r = Splat(Input<T>(args, 3)[row]);
+        const auto r = Splat(Input<Arith<T>>(args, 3)[row]);
         const double sum_gh = SumOf<T>(
             n, [&](auto d, auto s, auto v) { return d * s * (v * r); }, dy, scale, x);
-        const auto mean_gh = Splat(static_cast<T>(sum_gh * share));
+        const auto mean_gh = Splat(static_cast<Arith<T>>(sum_gh * share));
         Map(
             n, [&](auto d, auto s, auto v) { return r * (d * s - v * r * mean_gh); }, dx, dy, scale,
             x);
@@ -49,7 +49,7 @@ bool CanAliasRmsNormGrad(const KernelSpec& spec, int input) {
 }  // namespace
 
 KernelDef RmsNormGradKernel() {
-  return {.create = CreateKernel<RmsNormGrad, Floats>, .can_alias = CanAliasRmsNormGrad};
+  return {.create = CreateKernel<RmsNormGrad, FloatsAndBFloat16>, .can_alias = CanAliasRmsNormGrad};
 }
 
 }  // namespace penstock::kernels

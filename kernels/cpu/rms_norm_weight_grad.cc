@@ -9,26 +9,28 @@ namespace {
 // dscale = sum over rows of dy x rstd.
 template <typename T>
 class RmsNormWeightGrad : public CpuKernel {
+  using A = Arith<T>;
+
  public:
   RmsNormWeightGrad(const KernelSpec& spec, Device& device)
       : CpuKernel(spec, device), rows_(RowsOf(spec.inputs[0])) {}
 
   absl::Status Run(const KernelArgs& args) override {
     const int64_t n = rows_.size;
-    const T* rstds = Input<T>(args, 2);
+    const A* rstds = Input<A>(args, 2);
     const int64_t piece = ColumnPiece(n, pool_.size());
     const int64_t pieces = (n + piece - 1) / piece;
     pool_.ParallelFor(pieces, GrainRows(rows_.count * piece), [&](int64_t begin, int64_t end, int) {
       struct Row {
         const T* dy;
         const T* x;
-        T rstd;
+        A rstd;
       };
       alignas(kVecBytes) double dscale[kMaxColumnPiece];
       for (int64_t first = begin * piece; first < std::min(end * piece, n); first += piece) {
         const int64_t count = std::min(piece, n - first);
         std::fill(dscale, dscale + count, 0.0);
-        AddColumnSumsOfTensors<T>(
+        AddColumnSumsOfTensors<A>(
             n, rows_.count, count,
             [&](int64_t i) {
               return Row{Input<T>(args, 0) + i * n + first, Input<T>(args, 1) + i * n + first,
@@ -38,7 +40,7 @@ class RmsNormWeightGrad : public CpuKernel {
               return std::array{memory.Load(row.dy + j) * (memory.Load(row.x + j) * row.rstd)};
             },
             std::array<double*, 1>{dscale});
-        StoreOrAdd(count, AddsToOutputs(args), dscale, Output<T>(args, 0) + first);
+        StoreOrAdd(count, AddsToOutputs(args), dscale, Output<A>(args, 0) + first);
       }
     });
     return absl::OkStatus();
@@ -48,10 +50,16 @@ class RmsNormWeightGrad : public CpuKernel {
   Rows rows_;
 };
 
+KernelOr CreateRmsNormWeightGrad(const KernelSpec& spec, Device& device, Stream& stream) {
+  // Of operands of 16 bits, results in f32 only.
+  if (IsHalf(spec.outputs[0].dtype)) return UnsupportedDType(spec.op, spec.outputs[0].dtype);
+  return CreateKernel<RmsNormWeightGrad, FloatsAndBFloat16>(spec, device, stream);
+}
+
 }  // namespace
 
 KernelDef RmsNormWeightGradKernel() {
-  return {.create = CreateKernel<RmsNormWeightGrad, Floats>, .supports_accumulate = true};
+  return {.create = CreateRmsNormWeightGrad, .supports_accumulate = true};
 }
 
 }  // namespace penstock::kernels

@@ -4,12 +4,15 @@
 
 #include "graph/rotary_scaling.h"
 #include "kernels/cpu/cpu_kernel.h"
+#include "kernels/cpu/sum.h"
 
 namespace penstock::kernels {
 namespace {
 
 template <typename T>
 class Rotary : public CpuKernel {
+  using A = Arith<T>;
+
  public:
   Rotary(const KernelSpec& spec, Device& device) : CpuKernel(spec, device) {
     frequencies_ = graph::RotaryFrequencies(spec.attributes, spec.inputs[0].shape.back());
@@ -55,15 +58,15 @@ class Rotary : public CpuKernel {
   // Of each pair of a row at one position.
   struct Angles {
     explicit Angles(size_t count) : cosines(count), sines(count) {}
-    std::vector<T> cosines, sines;
+    std::vector<A> cosines, sines;
   };
 
   void Turn(int64_t position, Angles* angles) const {
     const double sign = spec_.attributes.GetBool("inverse", false) ? -1 : 1;
     for (size_t i = 0; i < frequencies_.size(); ++i) {
       const double angle = static_cast<double>(position) * frequencies_[i];
-      angles->cosines[i] = static_cast<T>(std::cos(angle));
-      angles->sines[i] = static_cast<T>(sign * std::sin(angle));
+      angles->cosines[i] = static_cast<A>(std::cos(angle));
+      angles->sines[i] = static_cast<A>(sign * std::sin(angle));
     }
   }
 
@@ -72,12 +75,18 @@ class Rotary : public CpuKernel {
     const auto half = static_cast<int64_t>(frequencies_.size());
     if (half == 0) return;
     for (int64_t head = 0; head < size; head += 2 * half) {
-      for (int64_t i = 0; i < half; ++i) {
-        const T a = from[head + i];
-        const T b = from[head + half + i];
-        to[head + i] = a * angles.cosines[i] - b * angles.sines[i];
-        to[head + half + i] = b * angles.cosines[i] + a * angles.sines[i];
-      }
+      const T* const first = from + head;
+      const auto rotate = [&](int64_t i, auto memory) {
+        const Vec<T> a = memory.Load(first + i);
+        const Vec<T> b = memory.Load(first + half + i);
+        const Vec<T> cosine = memory.Load(angles.cosines.data() + i);
+        const Vec<T> sine = memory.Load(angles.sines.data() + i);
+        memory.Store(to + head + i, a * cosine - b * sine);
+        memory.Store(to + head + half + i, b * cosine + a * sine);
+      };
+      int64_t i = 0;
+      for (; i + kLanes<T> <= half; i += kLanes<T>) rotate(i, WholeVec());
+      if (i < half) rotate(i, PartOfVec{half - i});
     }
   }
 
@@ -86,7 +95,7 @@ class Rotary : public CpuKernel {
 
 KernelOr CreateRotary(const KernelSpec& spec, Device& device, Stream& stream) {
   if (spec.inputs.size() > 1) RETURN_IF_ERROR(CheckIndexDType(spec.op, spec.inputs[1].dtype));
-  return CreateKernel<Rotary, Floats>(spec, device, stream);
+  return CreateKernel<Rotary, FloatsAndBFloat16>(spec, device, stream);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 namespace penstock::kernels {
 
 KernelDef SigmoidKernel() {
-  return UnaryDef<Floats>([](auto x) { return Sigmoid(x); });
+  return UnaryDef<FloatsAndBFloat16>([](auto x) { return Sigmoid(x); });
 }
 
 }  // namespace penstock::kernels

@@ -3,7 +3,7 @@
 namespace penstock::kernels {
 
 KernelDef TanhKernel() {
-  return UnaryDef<Floats>([](auto x) { return Tanh(x); });
+  return UnaryDef<FloatsAndBFloat16>([](auto x) { return Tanh(x); });
 }
 
 }  // namespace penstock::kernels

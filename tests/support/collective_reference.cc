@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 
+#include "base/half.h"
 #include "base/random.h"
 #include "base/strings.h"
 
@@ -40,7 +41,11 @@ void CombineElement(const CollectiveSpec& spec, std::byte* folded, const std::by
     T a, b;
     std::memcpy(&a, folded, sizeof(T));
     std::memcpy(&b, term, sizeof(T));
-    a = Combine(spec.reduce, a, b);
+    if constexpr (kIsHalf<T>) {
+      a = FromFloat<T>(Combine(spec.reduce, ToFloat(a), ToFloat(b)));
+    } else {
+      a = Combine(spec.reduce, a, b);
+    }
     std::memcpy(folded, &a, sizeof(T));
   };
   switch (spec.dtype) {
@@ -58,8 +63,9 @@ void CombineElement(const CollectiveSpec& spec, std::byte* folded, const std::by
     case DType::kI64:
       return combine(int64_t{});
     case DType::kF16:
+      return combine(Float16{});
     case DType::kBF16:
-      break;  // the suite has no reductions of them
+      return combine(BFloat16{});
   }
 }
 
@@ -222,6 +228,30 @@ Bytes RandomElements(DType dtype, int64_t count, uint64_t seed) {
       std::memcpy(element, &truth, size);
     } else {
       std::memcpy(element, &word, size);
+    }
+  }
+  return bytes;
+}
+
+Bytes SmallIntegers(DType dtype, int64_t count, uint64_t seed) {
+  const size_t size = ByteSize(dtype);
+  Bytes bytes(count * size);
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t word = RandomWord({seed, 17, 0}, i);
+    const int32_t value = static_cast<int32_t>(word % 3 + 1) * (word % 2 == 0 ? 1 : -1);
+    const auto put = [&](auto element) { std::memcpy(&bytes[i * size], &element, size); };
+    switch (dtype) {
+      case DType::kF32:
+        put(static_cast<float>(value));
+        break;
+      case DType::kF16:
+        put(ToFloat16(static_cast<float>(value)));
+        break;
+      case DType::kBF16:
+        put(ToBFloat16(static_cast<float>(value)));
+        break;
+      default:
+        put(value);
     }
   }
   return bytes;

@@ -40,6 +40,10 @@ struct TensorPlaces {
 // magnitude and sign, integers over their whole range, bools 0 and 1.
 Bytes RandomElements(DType dtype, int64_t count, uint64_t seed);
 
+// Of f32, f16, bf16 or i32: integers from 1 to 3 and their negatives. Sums and products of up to
+// five are exact in any association.
+Bytes SmallIntegers(DType dtype, int64_t count, uint64_t seed);
+
 // "ring all_reduce of f32 sum, 3 ranks, counts 4 0 7, chunks of 64 bytes".
 std::string Describe(const CollectiveSpec& spec);
 

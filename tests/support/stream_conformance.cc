@@ -232,6 +232,34 @@ TEST_P(StreamConformance, OneDeviceIsAGroup) {
   }
 }
 
+// In every type, whatever the association: terms are such that it does not matter.
+TEST_P(StreamConformance, ReducesFloatsExactly) {
+  constexpr uint32_t kMostDevices = 4;
+  uint32_t n = kMostDevices;  // or as many as there are, but two
+  while (n > 2 && !GetParam().make(n, {}).ok()) --n;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter}) {
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProd, ReduceOp::kMax, ReduceOp::kMin}) {
+        CollectiveSpec spec = AllReduceOf(n);
+        spec.kind = kind;
+        spec.dtype = dtype;
+        spec.reduce = op;
+        spec.counts[0] = 1000;
+        SCOPED_TRACE(Describe(spec));
+        const std::unique_ptr<StreamFabric> fabric = Make(n, {DeviceGroup(spec.devices)});
+        if (fabric == nullptr) return;
+        StreamMembers members(spec, *fabric);
+        std::vector<Bytes> inputs;
+        for (uint64_t rank = 0; rank < n; ++rank) {
+          inputs.push_back(SmallIntegers(dtype, InputCount(spec, static_cast<int>(rank)), rank));
+        }
+        EXPECT_EQ(members.RunOnce(inputs), ReferenceCollective(spec, inputs));
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 // Members that are ahead by many runs wait for the slowest.
 TEST_P(StreamConformance, RunsDoNotMix) {
   constexpr int kRuns = 50;

@@ -113,11 +113,13 @@ class NcclGroup {
       has_joined_ = true;
       return absl::OkStatus();
     }
-    ncclResult_t state = ncclSuccess;
-    const ncclResult_t asked = api_.get_async_error(comm_, &state);
-    if (asked != ncclSuccess) return Fail(asked, "asking for its state");
-    if (state == ncclSuccess || state == ncclInProgress) return absl::OkStatus();
-    return Fail(state, "a run before");
+    return AskState();
+  }
+
+  // OK where no member has failed, as far as is known. Does not wait.
+  absl::Status Poll() {
+    RETURN_IF_ERROR(failure_);
+    return AskState();
   }
 
   // What a call that belongs to a launch returned.
@@ -137,6 +139,15 @@ class NcclGroup {
   const NcclApi& api() const { return api_; }
 
  private:
+  // NCCL finds out by itself that it cannot reach a member, and tells whoever asks.
+  absl::Status AskState() {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = api_.get_async_error(comm_, &state);
+    if (asked != ncclSuccess) return Fail(asked, "asking for its state");
+    if (state == ncclSuccess || state == ncclInProgress) return absl::OkStatus();
+    return Fail(state, "a run before");
+  }
+
   // Polls until NCCL has done what it was asked for.
   absl::Status Await(std::string_view why_not) {
     const absl::Time begin = absl::Now();
@@ -167,7 +178,9 @@ class NcclGroup {
     const char* detail = comm_ != nullptr ? api_.get_last_error(comm_) : nullptr;
     std::string message = StrCat(what_, ": ", doing, ": ", api_.get_error_string(result));
     if (detail != nullptr && *detail != '\0') StrAppend(&message, " (", detail, ")");
-    return Fail(absl::InternalError(message));
+    // That a member is gone explains it, if that is so.
+    const bool is_of_another = result == ncclRemoteError;
+    return Fail(is_of_another ? absl::UnavailableError(message) : absl::InternalError(message));
   }
   absl::Status Fail(absl::Status status) {
     Abort();
@@ -323,6 +336,8 @@ class NcclCollective final : public StreamCollective {
     gpu_stream_.SetPeerLaunch(args.launch);
     return absl::OkStatus();
   }
+
+  absl::Status Check() override { return group_->Poll(); }
 
  private:
   static constexpr size_t kNumFlags = 2;  // the device has a fault; a run was poisoned

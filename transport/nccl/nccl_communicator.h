@@ -5,8 +5,9 @@
 // Groups are joined without blocking. Creating the communicator of a device starts to join all of
 // its groups, in the order that all devices have in common; the first launch of a group waits until
 // all members have joined it, for at most NcclOptions::timeout. After an error of NCCL, or one that
-// it reports later (ncclCommGetAsyncError, asked at each launch), the group is aborted, and further
-// launches fail with that error, which names the device and the group. It is aborted when it is
+// it reports later (ncclCommGetAsyncError, asked at each launch and by StreamCollective::Check),
+// the group is aborted, and further launches fail with that error, which names the device and the
+// group; it is kUnavailable if NCCL cannot reach another member. A group is aborted when it is
 // destroyed, too, so that a member that waits for one that is gone lets go of its device.
 //
 // Members of one process agree on the unique id of a group here. Where members are in several

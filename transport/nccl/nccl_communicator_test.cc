@@ -21,13 +21,21 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "actors/engine/check_plan.h"
+#include "actors/engine/device_communication.h"
+#include "actors/engine/executor.h"
 #include "base/gpu_stream.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "kernels/gpu.h"
+#include "planner/plan/failure_flags.h"
+#include "planner/plan/launch_order.h"
+#include "planner/policy/policy.h"
+#include "tests/support/engine_plan.h"
 #include "tests/support/stream_conformance.h"
 #include "transport/collective.h"
 #include "transport/reduce.h"
+#include "transport/transport.h"
 
 namespace penstock::transport {
 namespace {
@@ -51,6 +59,7 @@ class FakeEvent : public Event {
   const StreamError* error() const override { return failure.status.ok() ? nullptr : &failure; }
 
   mutable std::mutex mutex;
+  mutable std::condition_variable reached;
   int num_recorded = 0;
   int num_reached = 0;
   StreamError failure;
@@ -93,9 +102,17 @@ class FakeStream : public Stream, public GpuStream {
       recorded->failure = {};
       if (has_failed) recorded->failure = {absl::AbortedError("peer"), peer_launch_};
       ++recorded->num_reached;
+      recorded->reached.notify_all();
     });
   }
-  void Wait(const Event*) override {}
+  void Wait(const Event* event) override {
+    const auto* awaited = static_cast<const FakeEvent*>(event);
+    const std::lock_guard<std::mutex> lock(awaited->mutex);
+    Enqueue([awaited, number = awaited->num_recorded] {
+      std::unique_lock<std::mutex> lock(awaited->mutex);
+      awaited->reached.wait(lock, [&] { return awaited->num_reached >= number; });
+    });
+  }
   absl::Status Reset() override {
     for (volatile int32_t& flag : peer_fault_.flags) flag = 0;
     *device_fault_ = 0;
@@ -186,6 +203,12 @@ DType TypeOf(ncclDataType_t type) {
       return DType::kI32;
     case ncclUint8:
       return DType::kU8;
+    case ncclFloat64:
+      return DType::kF64;
+    case ncclFloat16:
+      return DType::kF16;
+    case ncclBfloat16:
+      return DType::kBF16;
     default:
       return DType::kF32;
   }
@@ -322,6 +345,7 @@ struct FakeNccl {
   int num_ids = 0;
   int num_inits = 0;
   int num_aborts = 0;
+  std::atomic<int> num_asked = 0;  // for async_error
   ncclResult_t async_error = ncclSuccess;
   ncclResult_t launch_error = ncclSuccess;
   bool was_blocking = false;
@@ -403,6 +427,7 @@ NcclApi FakeApi() {
     return ncclInProgress;
   };
   api.get_async_error = [](ncclComm_t comm, ncclResult_t* result) {
+    ++fake->num_asked;
     fake->Arrive();
     ++fake->num_looks;
     World& world = *Of(comm)->world;
@@ -806,7 +831,7 @@ TEST_F(NcclCommunicatorTest, AnErrorThatComesLaterAbortsTheCommunicator) {
   members->AwaitAll();
   fake_.async_error = ncclRemoteError;
   const absl::Status status = members->Launch(0);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("remote error (the last error)"));
   EXPECT_EQ(fake_.num_aborts, 1);
   EXPECT_EQ(members->Launch(0), status);
@@ -833,6 +858,96 @@ TEST_F(NcclCommunicatorTest, AbortsWhatWaitsForAMemberThatIsGone) {
     std::this_thread::yield();
   }
   EXPECT_EQ(members->Launch(0).code(), absl::StatusCode::kCancelled);
+}
+
+class NcclStepObserver final : public actors::ExecutorObserver {
+ public:
+  void OnStepDone(const actors::DeviceStepReport& report) override {
+    ++num_done;
+    is_poisoned = report.is_poisoned;
+  }
+  void OnError(uint32_t, int64_t, const absl::Status& status) override { error = status; }
+  void OnFailure(const absl::Status& status) override { failure = status; }
+
+  int num_done = 0;
+  bool is_poisoned = false;
+  absl::Status error;
+  absl::Status failure;
+};
+
+// An executor that waits for a collective launches nothing, so it has to ask for errors.
+TEST_F(NcclCommunicatorTest, AnErrorEndsAStepThatWaitsForAMemberThatIsGone) {
+  testing::EnginePlanBuilder builder;
+  for (const uint32_t d : {0u, 1u}) builder.AddDevice(d);
+  const uint32_t spec = builder.AddCollectiveSpec(CollectiveKind::kAllReduce, {0, 1}, {2, 2},
+                                                  /*per_microbatch=*/false);
+  for (const uint32_t d : {0u, 1u}) {
+    const uint32_t in = builder.AddRegister(d, 1, /*per_microbatch=*/false);
+    const uint32_t out = builder.AddRegister(d, 1, /*per_microbatch=*/false);
+    builder.BeginPhase(d, "after", planner::PhaseKind::kAfterStep, planner::Lane::kPerStep,
+                       /*per_microbatch=*/false);
+    const uint32_t made = builder.AddKernel(d, "made", "t.iota", {}, {in});
+    builder.AddChannel(d, made, builder.AddCollective(d, "sum", spec, in, out));
+  }
+  const planner::Plan plan = builder.Build();
+  ASSERT_EQ(actors::CheckPlan(plan), absl::OkStatus());
+  const auto order = planner::OrderLaunches(plan, planner::BuiltinPolicies());
+  ASSERT_TRUE(order.ok()) << order.status();
+  const std::vector<bool> tells_failures = planner::CollectivesThatTellFailures(plan);
+  const DeviceGroup groups[] = {{0, 1}};
+  const CommunicatorFactory factory = CreateNcclCommunicators(FakeApi(), {});
+  FakeGpu gpus[2];
+  std::unique_ptr<Communicator> communicators[2];
+  for (uint32_t i = 0; i < 2; ++i) communicators[i] = *factory(i, gpus[i], groups);
+  const std::unique_ptr<Memory> arena =
+      *gpus[0].Allocate(plan.devices[0].arena_bytes, MemoryKind::kDevice);
+  const kernels::KernelRegistry kernels = testing::EngineTestKernels();
+  const std::unique_ptr<Transport> transport =
+      CreateInprocTransport({.num_devices = 2, .num_channels = actors::NumTransportChannels(plan)});
+  Endpoint* const endpoint = *transport->OpenEndpoint(0);
+  actors::DeviceCommunication communication(endpoint, nullptr, nullptr);
+  NcclStepObserver observer;
+  const SteadyClock clock;
+  actors::ExecutorParts parts;
+  parts.plan = &plan;
+  parts.target.device = &gpus[0];
+  parts.target.kernels = &kernels;
+  parts.target.arena = arena->data();
+  parts.target.endpoint = endpoint;
+  parts.target.communicator = communicators[0].get();
+  parts.target.launch_order = &*order;
+  parts.target.tells_failures = &tells_failures;
+  parts.communication = &communication;
+  parts.observer = &observer;
+  parts.clock = &clock;
+  auto executor = actors::DeviceExecutor::Create(parts, {});
+  ASSERT_TRUE(executor.ok()) << executor.status();
+
+  // Device 1 has joined the group, and launches nothing.
+  (*executor)->SubmitStep(0, std::make_shared<actors::StepBuffers>());
+  const auto poll_until = [&](const auto& is_over) {
+    const int64_t deadline = clock.NowNs() + kTimeoutNs;
+    while (!is_over() && clock.NowNs() < deadline) {
+      (*executor)->Poll();
+      std::this_thread::yield();
+    }
+    return is_over();
+  };
+  EXPECT_TRUE(poll_until([&] { return fake_.num_calls > 0; }));
+  const int num_asked = fake_.num_asked;
+  EXPECT_TRUE(poll_until([&] { return fake_.num_asked > num_asked + 1; }));
+  EXPECT_EQ(observer.error, absl::OkStatus());
+  EXPECT_EQ(observer.num_done, 0);
+  fake_.async_error = ncclRemoteError;
+  EXPECT_TRUE(poll_until([&] { return observer.num_done > 0; }));
+  EXPECT_EQ(observer.error, absl::UnavailableError(
+                                "actor sum on device 0, step 1: NCCL on device 0 in the group of "
+                                "2 devices 0, 1: a run before: remote error (the last error)"));
+  EXPECT_EQ(observer.failure, observer.error);
+  EXPECT_TRUE(observer.is_poisoned);
+  EXPECT_EQ(fake_.num_aborts, 1);
+  (*executor)->Cancel();
+  communicators[0] = nullptr;  // before the streams, as engines do
 }
 
 TEST_F(NcclCommunicatorTest, RefusesWhatItCannotDo) {
