@@ -16,6 +16,7 @@
 namespace penstock::cli {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -126,9 +127,10 @@ TEST_F(CmdRunOptionsTest, PlansReadTheKindOfEachDevice) {
   }
   EXPECT_EQ(on_gpus.status, 0) << on_gpus.err;
   EXPECT_THAT(on_gpus.out, HasSubstr("0, cpu"));
-  // GPUs have no kernels for f64, in which the job trains.
+  // The job trains in f64, in which GPUs have no softmax, norms and optimisers.
   EXPECT_THAT(Call({"plan", job, "--strategy", "pp=2", "--set", gpus}).err,
-              HasSubstr("on devices of kind cuda: "));
+              AllOf(HasSubstr("on devices of kind cuda: "),
+                    HasSubstr(" on f64; its kernel computes in f32")));
 }
 
 // A CPU and a GPU in one plan train as CPUs do.

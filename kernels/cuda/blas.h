@@ -1,5 +1,6 @@
 // Matrix products of floats by a library, as cuBLASLt computes them: what a product of strided
-// matrices is in its terms, and the interface that tests implement on the host. Sums are in f32.
+// matrices is in its terms, and the interface that tests implement on the host. Sums are in f32,
+// those of f64 in f64.
 //
 // Thread rule: a Blas and its products belong to the executor of their device.
 
@@ -50,7 +51,7 @@ struct BlasLayout {
 // swapped, with rows = n, columns = m, lda = n, ldb = k, ldc = n and nothing transposed.
 std::optional<BlasLayout> BlasLayoutOf(const ProductShape& shape);
 
-// Of the matrices a and b, and of c: f32, bf16 or f16, or 16 bits with a c of f32.
+// Of the matrices a and b, and of c: f32, f64, bf16 or f16, or 16 bits with a c of f32.
 struct BlasTypes {
   DType operands = DType::kF32;
   DType result = DType::kF32;

@@ -59,6 +59,8 @@ LaunchResult LaunchContraction(StreamHandle stream, const ContractionLoops& loop
 
 template LaunchResult LaunchContraction(StreamHandle, const ContractionLoops&, const float*,
                                         const float*, float*, bool);
+template LaunchResult LaunchContraction(StreamHandle, const ContractionLoops&, const double*,
+                                        const double*, double*, bool);
 template LaunchResult LaunchContraction(StreamHandle, const ContractionLoops&, const BFloat16*,
                                         const BFloat16*, BFloat16*, bool);
 template LaunchResult LaunchContraction(StreamHandle, const ContractionLoops&, const BFloat16*,

@@ -29,8 +29,8 @@ struct ContractionLoops {
   int64_t summed_b[kMaxLoops] = {};
 };
 
-// c = the sum of a b, plus c with `adds`. Without `b` the other factor is 1. T: float, BFloat16,
-// Float16, int32_t or int64_t; integers wrap. R: T, or float for a T of 16 bits.
+// c = the sum of a b, plus c with `adds`. Without `b` the other factor is 1. T: float, double,
+// BFloat16, Float16, int32_t or int64_t; integers wrap. R: T, or float for a T of 16 bits.
 template <typename T, typename R>
 LaunchResult LaunchContraction(StreamHandle stream, const ContractionLoops& loops, const T* a,
                                const T* b, R* c, bool adds);

@@ -193,7 +193,7 @@ absl::StatusOr<ContractionPlan> PlanContraction(absl::Span<const ContractionInde
   return plan;
 }
 
-bool IsProductType(DType dtype) { return dtype == DType::kF32 || IsHalf(dtype); }
+bool IsProductType(DType dtype) { return IsFloat(dtype); }
 
 int AlignmentOf(const ProductPlan& plan, const BlasTypes& types) {
   return std::min(16, plan.aligned_elements * static_cast<int>(ByteSize(types.operands)));

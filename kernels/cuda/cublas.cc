@@ -31,7 +31,16 @@ using Preference = Owned<cublasLtMatmulPreferenceOpaque_t>;
 
 // REQUIRES: one of those that BlasTypes allows.
 cudaDataType_t TypeOf(DType dtype) {
-  return dtype == DType::kBF16 ? CUDA_R_16BF : dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_32F;
+  switch (dtype) {
+    case DType::kBF16:
+      return CUDA_R_16BF;
+    case DType::kF16:
+      return CUDA_R_16F;
+    case DType::kF64:
+      return CUDA_R_64F;
+    default:
+      return CUDA_R_32F;
+  }
 }
 
 // R is no epilogue in the terms of the library, but its matrix C, where the result is D.
@@ -73,9 +82,12 @@ class CublasProduct : public BlasProduct {
   // Returns false where cuBLASLt has no algorithm.
   absl::StatusOr<bool> Prepare(const BlasLayout& layout, int alignment) {
     cublasLtMatmulDesc_t operation = nullptr;
-    // Sums and products in f32 proper: no TF32.
-    RETURN_IF_ERROR(Check(api_.create_operation(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-                          "making a matrix product of cuBLASLt"));
+    // Sums and products in f32 proper: no TF32. Alpha and beta have the type of the sums.
+    const bool is_double = HasDoubles();
+    RETURN_IF_ERROR(
+        Check(api_.create_operation(&operation, is_double ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                    is_double ? CUDA_R_64F : CUDA_R_32F),
+              "making a matrix product of cuBLASLt"));
     operation_ = Operation(operation, {api_.destroy_operation});
     const cublasOperation_t transpose_a = layout.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t transpose_b = layout.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -95,13 +107,18 @@ class CublasProduct : public BlasProduct {
 
   absl::Status Run(StreamHandle stream, const void* a, const void* b, void* c, bool adds,
                    void* workspace, const EpiloguePointers& epilogue) override {
-    const float one = 1;
-    const float beta = adds || HasR() ? 1 : 0;
+    static constexpr float kFloats[] = {0, 1};
+    static constexpr double kDoubles[] = {0, 1};
+    const auto factor = [this](int i) {
+      return HasDoubles() ? static_cast<const void*>(kDoubles + i) : kFloats + i;
+    };
+    const void* const alpha = factor(1);
+    const void* const beta = factor(adds || HasR() ? 1 : 0);
     const void* const added = HasR() ? epilogue.r : c;
     RETURN_IF_ERROR(SetPointers(epilogue));
     if (is_swapped_) std::swap(a, b);
     return Check(
-        api_.matmul(handle_, operation_.get(), &one, a, a_.get(), b, b_.get(), &beta, added,
+        api_.matmul(handle_, operation_.get(), alpha, a, a_.get(), b, b_.get(), beta, added,
                     c_.get(), c, c_.get(), &algorithm_, workspace, kBlasWorkspaceBytes, stream),
         StrCat("launching cuBLASLt for ", what_));
   }
@@ -117,6 +134,7 @@ class CublasProduct : public BlasProduct {
                  "setting up a matrix product of cuBLASLt");
   }
 
+  bool HasDoubles() const { return operand_type_ == CUDA_R_64F; }
   bool HasBias() const {
     return epilogue_ != BlasEpilogue::kNone && epilogue_ != BlasEpilogue::kAdd &&
            epilogue_ != BlasEpilogue::kGeluGrad;

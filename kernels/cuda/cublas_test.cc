@@ -26,14 +26,18 @@ struct FakeCublas {
   cublasStatus_t launch = CUBLAS_STATUS_SUCCESS;
   uint32_t alignment = 0;           // that was asked for last
   std::vector<cudaDataType> types;  // of the matrices, in the order in which they are laid out
-  int num_objects = 0;              // that are not destroyed
+  // Of the operation that was made last.
+  cublasComputeType_t compute_type = CUBLAS_COMPUTE_16F;
+  cudaDataType scale_type = CUDA_R_8I;
+  int num_objects = 0;  // that are not destroyed
   // Of the operation, as they are set last, and as they were when an algorithm was chosen.
   std::map<cublasLtMatmulDescAttributes_t, std::string> attributes;
   std::map<cublasLtMatmulDescAttributes_t, std::string> chosen_by;
   // Of the last launch.
   const void* c = nullptr;
   void* d = nullptr;
-  float beta = -1;
+  double alpha = -1;
+  double beta = -1;
   uint64_t algorithm = 0;
   bool c_lies_as_d = false;
 };
@@ -44,6 +48,12 @@ cublasStatus_t Destroy(T* object) {
   delete object;
   --fake->num_objects;
   return CUBLAS_STATUS_SUCCESS;
+}
+
+// What the library reads as alpha or beta.
+double Factor(const void* factor) {
+  return fake->scale_type == CUDA_R_64F ? *static_cast<const double*>(factor)
+                                        : *static_cast<const float*>(factor);
 }
 
 // Captures nothing, so that lambdas become functions.
@@ -57,7 +67,10 @@ CublasApi FakeApi() {
     return status == CUBLAS_STATUS_INVALID_VALUE ? "INVALID_VALUE" : "EXECUTION_FAILED";
   };
   api.get_status_string = [](cublasStatus_t) { return "as the library says it"; };
-  api.create_operation = [](cublasLtMatmulDesc_t* operation, cublasComputeType_t, cudaDataType_t) {
+  api.create_operation = [](cublasLtMatmulDesc_t* operation, cublasComputeType_t compute_type,
+                            cudaDataType_t scale_type) {
+    fake->compute_type = compute_type;
+    fake->scale_type = scale_type;
     *operation = new cublasLtMatmulDescOpaque_t();
     ++fake->num_objects;
     return CUBLAS_STATUS_SUCCESS;
@@ -111,14 +124,15 @@ CublasApi FakeApi() {
     std::memcpy(value, &is_supported, sizeof(is_supported));
     return CUBLAS_STATUS_SUCCESS;
   };
-  api.matmul = [](cublasLtHandle_t, cublasLtMatmulDesc_t, const void*, const void*,
+  api.matmul = [](cublasLtHandle_t, cublasLtMatmulDesc_t, const void* alpha, const void*,
                   cublasLtMatrixLayout_t, const void*, cublasLtMatrixLayout_t, const void* beta,
                   const void* c, cublasLtMatrixLayout_t c_layout, void* d,
                   cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm, void*,
                   size_t, cudaStream_t) {
     fake->c = c;
     fake->d = d;
-    fake->beta = *static_cast<const float*>(beta);
+    fake->alpha = Factor(alpha);
+    fake->beta = Factor(beta);
     fake->algorithm = algorithm->data[0];
     fake->c_lies_as_d = c_layout == d_layout;
     return fake->launch;
@@ -180,6 +194,27 @@ TEST_F(CublasTest, OperandsAndResultsHaveTheirTypes) {
   fake_.types.clear();
   EXPECT_TRUE(Create(16).ok());
   EXPECT_THAT(fake_.types, ElementsAre(CUDA_R_32F, CUDA_R_32F, CUDA_R_32F));
+  fake_.types.clear();
+  EXPECT_TRUE(Create(16, {DType::kF64, DType::kF64}).ok());
+  EXPECT_THAT(fake_.types, ElementsAre(CUDA_R_64F, CUDA_R_64F, CUDA_R_64F));
+}
+
+// Alpha and beta have the scale type.
+TEST_F(CublasTest, SumsOfDoublesAreDoublesAndAllOthersF32) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64}) {
+    SCOPED_TRACE(Name(dtype));
+    const bool is_f64 = dtype == DType::kF64;
+    const auto product = Create(16, {dtype, dtype});
+    ASSERT_TRUE(product.ok()) << product.status();
+    EXPECT_EQ(fake_.compute_type, is_f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F);
+    EXPECT_EQ(fake_.scale_type, is_f64 ? CUDA_R_64F : CUDA_R_32F);
+    for (const bool adds : {false, true}) {
+      ASSERT_EQ((*product)->Run(nullptr, nullptr, nullptr, nullptr, adds, nullptr, {}),
+                absl::OkStatus());
+      EXPECT_EQ(fake_.alpha, 1);
+      EXPECT_EQ(fake_.beta, adds ? 1 : 0);
+    }
+  }
 }
 
 TEST_F(CublasTest, AProductAloneHasNoEpilogue) {

@@ -66,7 +66,8 @@ Batch* BatchOf(Stream& stream) {
 
 inline absl::Status Unsupported(const KernelSpec& spec, DType dtype) {
   return absl::UnimplementedError(
-      StrCat("there is no cuda kernel for ", spec.op, " on ", Name(dtype)));
+      StrCat("there is no cuda kernel for ", spec.op, " on ", Name(dtype),
+             dtype == DType::kF64 ? "; its kernel computes in f32" : ""));
 }
 
 // f(std::type_identity<T>()) for the T of the list that holds `dtype`, or an error.
@@ -77,14 +78,15 @@ KernelOr WithType(TypeList<Ts...>, const KernelSpec& spec, DType dtype, F&& f) {
   return made;
 }
 
-// The types that kernels take so far, and those that they convert. Floats of 16 bits are computed
-// with in f32.
+// Floats of 16 bits are computed with in f32. Kernels that compute in the type of their operands
+// otherwise take f64 as well: AllFloats, and these numbers, and what they convert.
+using DeviceNumbers = TypeList<float, double, BFloat16, Float16, int32_t, int64_t>;
+using DeviceNatives = TypeList<float, double, BFloat16, Float16, int32_t, int64_t, bool>;
+// Kernels whose statistics, scalars or sums are f32 whatever their operands are have no f64.
 using DeviceFloats = TypeList<float, BFloat16, Float16>;
-using DeviceNumbers = TypeList<float, BFloat16, Float16, int32_t, int64_t>;
-using DeviceNatives = TypeList<float, BFloat16, Float16, int32_t, int64_t, bool>;
 
-// f(std::type_identity<T>()) for a kernel on floats, T that of the main operand. Of the others and
-// the results, those that the operator does not want in T, such as statistics, are f32.
+// f(std::type_identity<T>()) for a kernel of DeviceFloats, T that of the main operand. Of the
+// others and the results, those that the operator does not want in T, such as statistics, are f32.
 template <typename F>
 KernelOr WithFloat(const KernelSpec& spec, F&& f) {
   return WithType(DeviceFloats(), spec, MainDType(spec), std::forward<F>(f));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -248,12 +249,41 @@ TEST(CudaKernelsTest, APlannerAsksForKernelsWithoutAGpu) {
   const KernelRegistry registry = CudaKernels();
   const graph::KernelTraits traits = TraitsOf(registry, 1);
   KernelSpec spec;
-  spec.op = "exp";
+  spec.op = "softmax";
   spec.inputs = spec.outputs = {testing::WholeTile({DType::kF32, {4}})};
   EXPECT_EQ(traits.check_kernel(spec), absl::OkStatus());
-  spec.inputs[0].dtype = spec.outputs[0].dtype = DType::kF64;
+  spec.inputs[0].dtype = spec.outputs[0].dtype = DType::kI64;
   EXPECT_EQ(traits.check_kernel(spec),
-            absl::UnimplementedError("there is no cuda kernel for exp on f64"));
+            absl::UnimplementedError("there is no cuda kernel for softmax on i64"));
+}
+
+// Those that compute in the type of their operands have f64, and so have products with an epilogue,
+// as steps; a kernel with statistics, scalars or sums in f32 says why it has not.
+TEST(CudaKernelsTest, KernelsHaveDoublesOrSayWhyNot) {
+  const KernelRegistry registry = CudaKernels();
+  const graph::KernelTraits traits = TraitsOf(registry, 1);
+  std::set<std::string> with;
+  std::set<std::string> without;
+  for (const KernelCheck& check : AllKernelChecks(registry)) {
+    const std::optional<KernelSpec> spec = testing::InDoubles(check.spec);
+    const bool has_halves =  // with results in f32
+        std::any_of(check.spec.inputs.begin(), check.spec.inputs.end(),
+                    [](const TileDesc& tile) { return IsHalf(tile.dtype); });
+    if (!spec.has_value() || has_halves) continue;
+    const absl::Status status = traits.check_kernel(*spec);
+    if (testing::HasDoubles(spec->op)) {
+      EXPECT_EQ(status, absl::OkStatus()) << spec->op;
+      with.insert(spec->op);
+    } else if (!status.ok()) {
+      EXPECT_EQ(status, absl::UnimplementedError(StrCat("there is no cuda kernel for ", spec->op,
+                                                        " on f64; its kernel computes in f32")));
+      without.insert(spec->op);
+    }
+  }
+  EXPECT_GE(with.size(), 38u);
+  EXPECT_TRUE(without.contains("softmax"));
+  EXPECT_TRUE(without.contains("adamw"));
+  EXPECT_FALSE(without.contains("transpose"));
 }
 
 // ---- With one.

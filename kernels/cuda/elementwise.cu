@@ -154,17 +154,26 @@ __global__ void IotaKernel(int64_t count, int64_t first, int64_t inner, int64_t 
 }
 
 struct BiasAdd {
-  __device__ static float Value(float x, float b, float) { return x + b; }
+  template <typename T>
+  __device__ static T Value(T x, T b, T) {
+    return x + b;
+  }
   static constexpr bool kHasGradient = false;
 };
 template <typename G>
 struct BiasGelu {
-  __device__ static float Value(float x, float b, float) { return G::Value(x + b); }
+  template <typename T>
+  __device__ static T Value(T x, T b, T) {
+    return G::Value(x + b);
+  }
   static constexpr bool kHasGradient = false;
 };
 template <typename G>
 struct BiasGeluGrad {
-  __device__ static float Value(float x, float b, float dy) { return dy * G::Slope(x + b); }
+  template <typename T>
+  __device__ static T Value(T x, T b, T dy) {
+    return dy * G::Slope(x + b);
+  }
   static constexpr bool kHasGradient = true;
 };
 
@@ -216,10 +225,10 @@ __global__ void RotaryKernel(RotaryParams params, const T* x, T* y) {
         params,
         pow(params.base, -2.0 * static_cast<double>(i) / static_cast<double>(params.width)));
     const double angle = static_cast<double>(position) * frequency;
-    const float cosine = static_cast<float>(cos(angle));
-    const float sine = static_cast<float>(params.is_inverse ? -sin(angle) : sin(angle));
-    const float a = Widen(x[row * params.width + i]);
-    const float b = Widen(x[row * params.width + half + i]);
+    const auto cosine = static_cast<Compute<T>>(cos(angle));
+    const auto sine = static_cast<Compute<T>>(params.is_inverse ? -sin(angle) : sin(angle));
+    const Compute<T> a = Widen(x[row * params.width + i]);
+    const Compute<T> b = Widen(x[row * params.width + half + i]);
     y[row * params.width + i] = Narrow<T>(a * cosine - b * sine);
     y[row * params.width + half + i] = Narrow<T>(b * cosine + a * sine);
   }
@@ -381,6 +390,7 @@ LaunchResult LaunchRotary(StreamHandle stream, const RotaryParams& params, const
 // ---- Instances.
 
 template LaunchResult LaunchUnary(StreamHandle, UnaryOp, int64_t, const float*, float*);
+template LaunchResult LaunchUnary(StreamHandle, UnaryOp, int64_t, const double*, double*);
 template LaunchResult LaunchUnary(StreamHandle, UnaryOp, int64_t, const BFloat16*, BFloat16*);
 template LaunchResult LaunchUnary(StreamHandle, UnaryOp, int64_t, const Float16*, Float16*);
 template LaunchResult LaunchUnary(StreamHandle, UnaryOp, int64_t, const int32_t*, int32_t*);
@@ -388,6 +398,8 @@ template LaunchResult LaunchUnary(StreamHandle, UnaryOp, int64_t, const int64_t*
 
 template LaunchResult LaunchBinary(StreamHandle, BinaryOp, ScalarSide, int64_t, const float*,
                                    const float*, float*);
+template LaunchResult LaunchBinary(StreamHandle, BinaryOp, ScalarSide, int64_t, const double*,
+                                   const double*, double*);
 template LaunchResult LaunchBinary(StreamHandle, BinaryOp, ScalarSide, int64_t, const BFloat16*,
                                    const BFloat16*, BFloat16*);
 template LaunchResult LaunchBinary(StreamHandle, BinaryOp, ScalarSide, int64_t, const Float16*,
@@ -399,6 +411,8 @@ template LaunchResult LaunchBinary(StreamHandle, BinaryOp, ScalarSide, int64_t, 
 
 template LaunchResult LaunchCompare(StreamHandle, CompareOp, ScalarSide, int64_t, const float*,
                                     const float*, bool*);
+template LaunchResult LaunchCompare(StreamHandle, CompareOp, ScalarSide, int64_t, const double*,
+                                    const double*, bool*);
 template LaunchResult LaunchCompare(StreamHandle, CompareOp, ScalarSide, int64_t, const BFloat16*,
                                     const BFloat16*, bool*);
 template LaunchResult LaunchCompare(StreamHandle, CompareOp, ScalarSide, int64_t, const Float16*,
@@ -435,6 +449,19 @@ template LaunchResult LaunchCast(StreamHandle, int64_t, const bool*, Float16*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const bool*, int32_t*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const bool*, int64_t*);
 template LaunchResult LaunchCast(StreamHandle, int64_t, const bool*, bool*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const double*, float*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const double*, double*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const double*, BFloat16*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const double*, Float16*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const double*, int32_t*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const double*, int64_t*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const double*, bool*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const float*, double*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const BFloat16*, double*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const Float16*, double*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const int32_t*, double*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const int64_t*, double*);
+template LaunchResult LaunchCast(StreamHandle, int64_t, const bool*, double*);
 
 template LaunchResult LaunchCasts<float, float>(StreamHandle, const MapTable&);
 template LaunchResult LaunchCasts<BFloat16, float>(StreamHandle, const MapTable&);
@@ -464,18 +491,22 @@ template LaunchResult LaunchFill(StreamHandle, int64_t, uint64_t, uint64_t*);
 
 template LaunchResult LaunchBias(StreamHandle, BiasOp, int64_t, int64_t, const float*, const float*,
                                  const float*, float*);
+template LaunchResult LaunchBias(StreamHandle, BiasOp, int64_t, int64_t, const double*,
+                                 const double*, const double*, double*);
 template LaunchResult LaunchBias(StreamHandle, BiasOp, int64_t, int64_t, const BFloat16*,
                                  const BFloat16*, const BFloat16*, BFloat16*);
 template LaunchResult LaunchBias(StreamHandle, BiasOp, int64_t, int64_t, const Float16*,
                                  const Float16*, const Float16*, Float16*);
 
 template LaunchResult LaunchIota(StreamHandle, int64_t, int64_t, int64_t, int64_t, float*);
+template LaunchResult LaunchIota(StreamHandle, int64_t, int64_t, int64_t, int64_t, double*);
 template LaunchResult LaunchIota(StreamHandle, int64_t, int64_t, int64_t, int64_t, BFloat16*);
 template LaunchResult LaunchIota(StreamHandle, int64_t, int64_t, int64_t, int64_t, Float16*);
 template LaunchResult LaunchIota(StreamHandle, int64_t, int64_t, int64_t, int64_t, int32_t*);
 template LaunchResult LaunchIota(StreamHandle, int64_t, int64_t, int64_t, int64_t, int64_t*);
 
 template LaunchResult LaunchRotary(StreamHandle, const RotaryParams&, const float*, float*);
+template LaunchResult LaunchRotary(StreamHandle, const RotaryParams&, const double*, double*);
 template LaunchResult LaunchRotary(StreamHandle, const RotaryParams&, const BFloat16*, BFloat16*);
 template LaunchResult LaunchRotary(StreamHandle, const RotaryParams&, const Float16*, Float16*);
 

@@ -51,7 +51,7 @@ enum class CompareOp { kEqual, kLess, kGreater };
 // Which operand of a binary operation is one element that goes with all of the other's.
 enum class ScalarSide { kNone, kLeft, kRight };
 
-// T: float, BFloat16, Float16, int32_t or int64_t. Integers wrap; x / 0 is 0.
+// T: float, double, BFloat16, Float16, int32_t or int64_t. Integers wrap; x / 0 is 0.
 template <typename T>
 LaunchResult LaunchUnary(StreamHandle stream, UnaryOp op, int64_t count, const T* x, T* y);
 template <typename T>
@@ -77,7 +77,8 @@ LaunchResult LaunchCasts(StreamHandle stream, const MapTable& table);
 template <typename T>
 LaunchResult LaunchAdds(StreamHandle stream, const MapTable& table);
 
-// To, From: float, BFloat16, Float16, int32_t, int64_t or bool, and not both floats.
+// To, From: float, double, BFloat16, Float16, int32_t, int64_t or bool, but none of the pairs that
+// LaunchCasts has.
 template <typename To, typename From>
 LaunchResult LaunchCast(StreamHandle stream, int64_t count, const From* x, To* y);
 
@@ -89,7 +90,7 @@ LaunchResult LaunchWhere(StreamHandle stream, int64_t count, const bool* conditi
 template <typename T>
 LaunchResult LaunchFill(StreamHandle stream, int64_t count, T value, T* y);
 
-// In what follows T is float, BFloat16 or Float16 unless there is more said.
+// In what follows T is float, double, BFloat16 or Float16 unless there is more said.
 
 // What goes with x[..., size] and b[size]; dy only for the gradient.
 enum class BiasOp { kAdd, kTanhGelu, kExactGelu, kTanhGeluGrad, kExactGeluGrad };

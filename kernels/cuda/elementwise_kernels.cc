@@ -132,26 +132,25 @@ absl::StatusOr<bool> IsTanh(const KernelSpec& spec) {
 
 KernelOr CreateGelu(const KernelSpec& spec, Device& device, Stream& stream) {
   ASSIGN_OR_RETURN(const bool is_tanh, IsTanh(spec));
-  return UnaryDef<DeviceFloats>(is_tanh ? UnaryOp::kTanhGelu : UnaryOp::kExactGelu)
+  return UnaryDef<AllFloats>(is_tanh ? UnaryOp::kTanhGelu : UnaryOp::kExactGelu)
       .create(spec, device, stream);
 }
 
 KernelOr CreateGeluGrad(const KernelSpec& spec, Device&, Stream& stream) {
   ASSIGN_OR_RETURN(const bool is_tanh, IsTanh(spec));
-  return CreateBinary<DeviceFloats>(is_tanh ? BinaryOp::kTanhGeluGrad : BinaryOp::kExactGeluGrad,
-                                    spec, stream);
+  return CreateBinary<AllFloats>(is_tanh ? BinaryOp::kTanhGeluGrad : BinaryOp::kExactGeluGrad, spec,
+                                 stream);
 }
 
 KernelOr CreateBias(BiasOp op, const KernelSpec& spec, Stream& stream) {
-  return WithType(
-      DeviceFloats(), spec, spec.inputs[0].dtype, [&]<typename T>(std::type_identity<T>) {
-        return MakeKernel(spec, stream, [op, spec](const KernelArgs& args, CudaStream& to) {
-          const T* dy = spec.inputs.size() > 2 ? Input<T>(args, 2) : nullptr;
-          return Launched(spec, LaunchBias(to.handle(), op, spec.outputs[0].num_elements(),
-                                           spec.inputs[1].num_elements(), Input<T>(args, 0),
-                                           Input<T>(args, 1), dy, Output<T>(args, 0)));
-        });
-      });
+  return WithType(AllFloats(), spec, spec.inputs[0].dtype, [&]<typename T>(std::type_identity<T>) {
+    return MakeKernel(spec, stream, [op, spec](const KernelArgs& args, CudaStream& to) {
+      const T* dy = spec.inputs.size() > 2 ? Input<T>(args, 2) : nullptr;
+      return Launched(spec, LaunchBias(to.handle(), op, spec.outputs[0].num_elements(),
+                                       spec.inputs[1].num_elements(), Input<T>(args, 0),
+                                       Input<T>(args, 1), dy, Output<T>(args, 0)));
+    });
+  });
 }
 
 // The bias is read for every row: never the result's memory.
@@ -170,7 +169,8 @@ KernelDef BiasDef(BiasOp tanh, BiasOp exact) {
 template <typename T>
 inline constexpr bool kIsDeviceFloat = kIsHalf<T> || std::is_same_v<T, float>;
 
-// Casts between floats are held back: those of all parameters follow each other.
+// Casts between the floats of mixed precision are held back: those of all parameters follow each
+// other.
 KernelOr CreateCast(const KernelSpec& spec, Device&, Stream& stream) {
   return WithType(
       DeviceNatives(), spec, spec.inputs[0].dtype, [&]<typename From>(std::type_identity<From>) {
@@ -316,7 +316,7 @@ KernelOr CreateRotary(const KernelSpec& spec, Device&, Stream& stream) {
   if (has_start) {
     ASSIGN_OR_RETURN(params.start.type, IndexType(spec, 1));
   }
-  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
+  return WithType(AllFloats(), spec, x.dtype, [&]<typename T>(std::type_identity<T>) {
     return MakeKernel(
         spec, stream, [spec, params, has_start](const KernelArgs& args, CudaStream& to) {
           RotaryParams run = params;
@@ -338,15 +338,15 @@ void AddElementwiseKernels(KernelRegistry* registry) {
   add("neg", UnaryDef<DeviceNumbers>(UnaryOp::kNeg));
   add("relu", UnaryDef<DeviceNumbers>(UnaryOp::kRelu));
   add("square", UnaryDef<DeviceNumbers>(UnaryOp::kSquare));
-  add("exp", UnaryDef<DeviceFloats>(UnaryOp::kExp));
-  add("log", UnaryDef<DeviceFloats>(UnaryOp::kLog));
-  add("tanh", UnaryDef<DeviceFloats>(UnaryOp::kTanh));
-  add("sqrt", UnaryDef<DeviceFloats>(UnaryOp::kSqrt));
-  add("rsqrt", UnaryDef<DeviceFloats>(UnaryOp::kRsqrt));
-  add("sin", UnaryDef<DeviceFloats>(UnaryOp::kSin));
-  add("cos", UnaryDef<DeviceFloats>(UnaryOp::kCos));
-  add("sigmoid", UnaryDef<DeviceFloats>(UnaryOp::kSigmoid));
-  add("silu", UnaryDef<DeviceFloats>(UnaryOp::kSilu));
+  add("exp", UnaryDef<AllFloats>(UnaryOp::kExp));
+  add("log", UnaryDef<AllFloats>(UnaryOp::kLog));
+  add("tanh", UnaryDef<AllFloats>(UnaryOp::kTanh));
+  add("sqrt", UnaryDef<AllFloats>(UnaryOp::kSqrt));
+  add("rsqrt", UnaryDef<AllFloats>(UnaryOp::kRsqrt));
+  add("sin", UnaryDef<AllFloats>(UnaryOp::kSin));
+  add("cos", UnaryDef<AllFloats>(UnaryOp::kCos));
+  add("sigmoid", UnaryDef<AllFloats>(UnaryOp::kSigmoid));
+  add("silu", UnaryDef<AllFloats>(UnaryOp::kSilu));
   add("gelu", {.create = CreateGelu, .can_alias = CanAliasElementwise});
   add("gelu_grad", {.create = CreateGeluGrad, .can_alias = CanAliasElementwise});
   add("add", BinaryDef(BinaryOp::kAdd));

@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kSumThreads)
     const int64_t begin = sorted.begins[part];
     const int64_t end = begin + sorted.counts[part];
     for (int64_t row = first; row < first + rows_a_block && row < params.rows; ++row) {
-      Values<float, kPerThread> sums = {};
+      Values<R, kPerThread> sums = {};
       bool has_sum = false;
       for (int64_t at = begin; at < end; at += kWarp) {
         const bool is_own =
@@ -143,9 +143,7 @@ __global__ void __launch_bounds__(kSumThreads)
             LoadElements<kPacks, kPerThread>(static_cast<const R*>(to), step, count);
         for (int j = 0; j < kPerThread; ++j) sums.v[j] += old.v[j];
       }
-      Values<R, kPerThread> results;
-      for (int j = 0; j < kPerThread; ++j) results.v[j] = sums.v[j];
-      StoreElements<kPacks, kPerThread>(results, step, count, to);
+      StoreElements<kPacks, kPerThread>(sums, step, count, to);
     }
   }
 }
@@ -203,6 +201,8 @@ LaunchResult LaunchEmbeddingGrad(StreamHandle stream, const EmbeddingGradParams&
 
 template LaunchResult LaunchEmbeddingGrad(StreamHandle, const EmbeddingGradParams&, const float*,
                                           float*, void*);
+template LaunchResult LaunchEmbeddingGrad(StreamHandle, const EmbeddingGradParams&, const double*,
+                                          double*, void*);
 template LaunchResult LaunchEmbeddingGrad(StreamHandle, const EmbeddingGradParams&, const BFloat16*,
                                           BFloat16*, void*);
 template LaunchResult LaunchEmbeddingGrad(StreamHandle, const EmbeddingGradParams&, const BFloat16*,

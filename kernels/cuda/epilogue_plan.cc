@@ -39,14 +39,16 @@ BlasEpilogue EpilogueOf(const KernelSpec& spec, const BlasLayout& layout) {
 }  // namespace
 
 std::optional<EpiloguePlan> PlanEpilogue(const KernelSpec& spec) {
-  if (!IsProductType(spec.inputs[0].dtype)) return std::nullopt;
+  const DType dtype = spec.inputs[0].dtype;
+  // In f64 the steps have to do: no model's step waits for them.
+  if (!IsProductType(dtype) || dtype == DType::kF64) return std::nullopt;
   const auto indices = EinsumIndices(spec);
   if (!indices.ok()) return std::nullopt;  // the kernels of the steps report it
   const auto contraction = PlanContraction(*indices);
   if (!contraction.ok() || !contraction->product.has_value()) return std::nullopt;
   const ProductPlan& product = *contraction->product;
   if (product.launches.size() != 1 || product.layout.batch != 1) return std::nullopt;
-  EpiloguePlan plan = {product.layout, {spec.inputs[0].dtype, spec.outputs[0].dtype}};
+  EpiloguePlan plan = {product.layout, {dtype, spec.outputs[0].dtype}};
   plan.epilogue = EpilogueOf(spec, plan.layout);
   if (plan.epilogue == BlasEpilogue::kNone) return std::nullopt;
   plan.alignment = AlignmentOf(product, plan.types);

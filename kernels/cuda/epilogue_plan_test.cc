@@ -114,7 +114,7 @@ TEST(EpiloguePlanTest, OtherProductsTakeSeveralLaunches) {
   EXPECT_FALSE(PlanEpilogue(Spec("einsum_bias", "mk,kn->nm",
                                  {F32({4, 8}), F32({8, 16}), F32({4}), F32({16, 4})}))
                    .has_value());
-  // The library has no f64.
+  // In f64.
   const TensorType f64 = {DType::kF64, {8, 8}};
   EXPECT_FALSE(
       PlanEpilogue(Spec("einsum_bias", "mk,kn->mn", {f64, f64, {DType::kF64, {8}}})).has_value());

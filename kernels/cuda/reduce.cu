@@ -141,8 +141,8 @@ __device__ int64_t PartBegin(const ReduceWork& work, int64_t part) {
 // R: T, or what is computed in T.
 template <typename T, typename R>
 __device__ void Finish(const ReduceResult& result, T value, R* to) {
-  if constexpr (std::is_same_v<T, float>) {
-    if (result.divisor != 1) value /= result.divisor;
+  if constexpr (std::is_floating_point_v<T>) {
+    if (result.divisor != 1) value /= static_cast<T>(result.divisor);
   }
   *to = Narrow<R>(result.adds ? AddFunction()(Widen(*to), value) : value);
 }
@@ -439,6 +439,8 @@ LaunchResult LaunchNormWeightGrad(StreamHandle stream, int64_t rows, int64_t col
 
 template LaunchResult LaunchReduce(StreamHandle, FoldOp, const ReduceLoops&, const ReduceResult&,
                                    const float*, float*, void*);
+template LaunchResult LaunchReduce(StreamHandle, FoldOp, const ReduceLoops&, const ReduceResult&,
+                                   const double*, double*, void*);
 template LaunchResult LaunchReduce(StreamHandle, FoldOp, const ReduceLoops&, const ReduceResult&,
                                    const BFloat16*, BFloat16*, void*);
 template LaunchResult LaunchReduce(StreamHandle, FoldOp, const ReduceLoops&, const ReduceResult&,

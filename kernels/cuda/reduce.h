@@ -58,13 +58,13 @@ enum class FoldOp { kSum, kMax };
 
 // y[i] = the fold divided by `divisor`, plus y[i] with `adds`.
 struct ReduceResult {
-  float divisor = 1;
+  double divisor = 1;
   bool adds = false;
 };
 
-// Operands T of 16 bits are added up in float; R: T, or float for those. T: float, BFloat16,
-// Float16, int32_t or int64_t; integers wrap and have no divisor. The workspace holds what T is
-// computed in.
+// Operands T of 16 bits are added up in float; R: T, or float for those. T: float, double,
+// BFloat16, Float16, int32_t or int64_t; integers wrap and have no divisor. The workspace holds
+// what T is computed in.
 template <typename T, typename R>
 LaunchResult LaunchReduce(StreamHandle stream, FoldOp op, const ReduceLoops& loops,
                           const ReduceResult& result, const T* x, R* y, void* workspace);

@@ -74,7 +74,7 @@ int64_t GlobalCount(const KernelSpec& spec) {
 }
 
 template <typename Types>
-KernelOr CreateReduce(FoldOp op, float divisor, const KernelSpec& spec, Stream& stream) {
+KernelOr CreateReduce(FoldOp op, double divisor, const KernelSpec& spec, Stream& stream) {
   ASSIGN_OR_RETURN(const ReduceLoops loops, LoopsOf(spec, ReducedAxes(spec)));
   return WithResultType(
       Types(), spec, [&]<typename T, typename R>(std::type_identity<T>, std::type_identity<R>) {
@@ -103,8 +103,8 @@ KernelDef ReduceMeanDef() {
   return {.workspace_bytes = AxesWorkspaceBytes,
           .create =
               [](const KernelSpec& spec, Device&, Stream& stream) {
-                return CreateReduce<DeviceFloats>(
-                    FoldOp::kSum, static_cast<float>(GlobalCount(spec)), spec, stream);
+                return CreateReduce<AllFloats>(FoldOp::kSum, static_cast<double>(GlobalCount(spec)),
+                                               spec, stream);
               },
           .supports_accumulate = true};
 }
@@ -170,8 +170,7 @@ KernelOr CreateEmbeddingGrad(const KernelSpec& spec, Device&, Stream& stream) {
   params.limit = GlobalExtent(table, 0);
   ASSIGN_OR_RETURN(params.ids.type, IndexType(spec, 1));
   return WithResultType(
-      DeviceFloats(), spec,
-      [&]<typename T, typename R>(std::type_identity<T>, std::type_identity<R>) {
+      AllFloats(), spec, [&]<typename T, typename R>(std::type_identity<T>, std::type_identity<R>) {
         return MakeKernel(spec, stream, [spec, params](const KernelArgs& args, CudaStream& to) {
           EmbeddingGradParams run = params;
           run.first = TileBegin(spec.outputs[0], 0, args.microbatch);

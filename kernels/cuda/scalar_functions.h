@@ -12,6 +12,14 @@
 
 namespace penstock::kernels::cuda {
 
+// One name for f32 and f64.
+__device__ inline float Abs(float x) { return fabsf(x); }
+__device__ inline double Abs(double x) { return fabs(x); }
+__device__ inline float Exp(float x) { return expf(x); }
+__device__ inline double Exp(double x) { return exp(x); }
+__device__ inline float Erfc(float x) { return erfcf(x); }
+__device__ inline double Erfc(double x) { return erfc(x); }
+
 // Sums and products of integers wrap: they are formed in an unsigned type.
 template <typename T>
 struct WrappingOf {
@@ -77,7 +85,7 @@ struct AbsFunction {
     if constexpr (std::is_integral_v<T>) {
       return x < 0 ? SubFunction()(T{0}, x) : x;
     } else {
-      return fabsf(x);
+      return Abs(x);
     }
   }
 };
@@ -104,69 +112,103 @@ struct SquareFunction {
   }
 };
 struct ExpFunction {
-  __device__ float operator()(float x) const { return expf(x); }
+  template <typename T>
+  __device__ T operator()(T x) const {
+    return Exp(x);
+  }
 };
 struct LogFunction {
   __device__ float operator()(float x) const { return logf(x); }
+  __device__ double operator()(double x) const { return log(x); }
 };
 struct TanhFunction {
   __device__ float operator()(float x) const { return tanhf(x); }
+  __device__ double operator()(double x) const { return tanh(x); }
 };
 struct SqrtFunction {
   __device__ float operator()(float x) const { return sqrtf(x); }
+  __device__ double operator()(double x) const { return sqrt(x); }
 };
 struct RsqrtFunction {
   __device__ float operator()(float x) const { return rsqrtf(x); }
+  __device__ double operator()(double x) const { return rsqrt(x); }
 };
 struct SinFunction {
   __device__ float operator()(float x) const { return sinf(x); }
+  __device__ double operator()(double x) const { return sin(x); }
 };
 struct CosFunction {
   __device__ float operator()(float x) const { return cosf(x); }
+  __device__ double operator()(double x) const { return cos(x); }
 };
 struct SigmoidFunction {
-  __device__ float operator()(float x) const { return 1 / (1 + expf(-x)); }
+  template <typename T>
+  __device__ T operator()(T x) const {
+    return 1 / (1 + Exp(-x));
+  }
 };
 struct SiluFunction {
-  __device__ float operator()(float x) const { return x / (1 + expf(-x)); }
+  template <typename T>
+  __device__ T operator()(T x) const {
+    return x / (1 + Exp(-x));
+  }
 };
 
-// See kernels/cpu/gelu.h.
+// See kernels/cpu/gelu.h. T: float or double.
 struct TanhGelu {
-  static constexpr float kInner = 1.5957691216057307118f;  // 2 sqrt(2/pi)
-  static constexpr float kCubic = 1.5957691216057307118f * 0.044715f;
-  static constexpr float kFlat = 30;  // sigmoid(2u) is 0 or 1 beyond
+  template <typename T>
+  static constexpr T kInner = T(1.5957691216057307118);  // 2 sqrt(2/pi)
+  template <typename T>
+  static constexpr T kCubic = T(0.044715) * kInner<T>;
+  static constexpr int kFlat = 30;  // sigmoid(2u) is 0 or 1 beyond
 
-  __device__ static float Value(float x) { return x / (1 + expf(x * (-kInner - kCubic * x * x))); }
-  __device__ static float Slope(float x) {
-    const float magnitude = fabsf(x);
-    const float y = magnitude > kFlat ? kFlat : magnitude;
-    const float square = y * y;
-    const float e = expf(-y * (kInner + kCubic * square));
-    const float larger = 1 / (1 + e);
-    const float smaller = e / (1 + e);
-    const float rest = y * (kInner + 3 * kCubic * square) * larger * smaller;
+  template <typename T>
+  __device__ static T Value(T x) {
+    return x / (1 + Exp(x * (-kInner<T> - kCubic<T> * x * x)));
+  }
+  template <typename T>
+  __device__ static T Slope(T x) {
+    const T magnitude = Abs(x);
+    const T y = magnitude > kFlat ? kFlat : magnitude;
+    const T square = y * y;
+    const T e = Exp(-y * (kInner<T> + kCubic<T> * square));
+    const T larger = 1 / (1 + e);
+    const T smaller = e / (1 + e);
+    const T rest = y * (kInner<T> + 3 * kCubic<T> * square) * larger * smaller;
     return x > 0 ? larger + rest : smaller - rest;
   }
 };
 struct ExactGelu {
-  static constexpr float kFlat = 40;  // Phi is 0 or 1 beyond
+  static constexpr int kFlat = 40;  // Phi is 0 or 1 beyond
 
-  __device__ static float Phi(float x) { return 0.5f * erfcf(x * -0.70710678118654752440f); }
-  __device__ static float Value(float x) { return x * Phi(x); }
-  __device__ static float Slope(float x) {
-    const float y = fabsf(x) > kFlat ? copysignf(kFlat, x) : x;
-    return Phi(y) + y * 0.39894228040143267794f * expf(y * y * -0.5f);
+  template <typename T>
+  __device__ static T Phi(T x) {
+    return T(0.5) * Erfc(x * T(-0.70710678118654752440));
+  }
+  template <typename T>
+  __device__ static T Value(T x) {
+    return x * Phi(x);
+  }
+  template <typename T>
+  __device__ static T Slope(T x) {
+    const T y = x > kFlat ? kFlat : x < -kFlat ? -kFlat : x;  // NaN stays
+    return Phi(y) + y * T(0.39894228040143267794) * Exp(y * y * T(-0.5));
   }
 };
 
 template <typename G>
 struct GeluFunction {
-  __device__ float operator()(float x) const { return G::Value(x); }
+  template <typename T>
+  __device__ T operator()(T x) const {
+    return G::Value(x);
+  }
 };
 template <typename G>
 struct GeluGradFunction {
-  __device__ float operator()(float x, float dy) const { return dy * G::Slope(x); }
+  template <typename T>
+  __device__ T operator()(T x, T dy) const {
+    return dy * G::Slope(x);
+  }
 };
 
 // See kernels/cpu/cast.cc: floats are truncated and saturate, NaN gives 0.

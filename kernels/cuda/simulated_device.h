@@ -41,18 +41,18 @@ class HostProduct : public BlasProduct {
                    void* workspace, const EpiloguePointers& epilogue) override {
     if (simulated::captured != nullptr) {
       simulated::captured->push_back([=, this] {
-        Compute(a_data, b_data, c_data, adds, workspace, epilogue);
+        Multiply(a_data, b_data, c_data, adds, workspace, epilogue);
         return 0;
       });
     } else {
-      Compute(a_data, b_data, c_data, adds, workspace, epilogue);
+      Multiply(a_data, b_data, c_data, adds, workspace, epilogue);
     }
     return absl::OkStatus();
   }
 
  private:
-  void Compute(const void* a_data, const void* b_data, void* c_data, bool adds, void* workspace,
-               const EpiloguePointers& epilogue) {
+  void Multiply(const void* a_data, const void* b_data, void* c_data, bool adds, void* workspace,
+                const EpiloguePointers& epilogue) {
     const T* a = static_cast<const T*>(a_data);
     const T* b = static_cast<const T*>(b_data);
     R* c = static_cast<R*>(c_data);
@@ -73,9 +73,9 @@ class HostProduct : public BlasProduct {
         for (int64_t j = 0; j < x_.columns; ++j) {
           double sum = 0;
           for (int64_t k = 0; k < x_.k; ++k) {
-            const float left = Widen(x_.transpose_a ? a[k + i * x_.lda] : a[i + k * x_.lda]);
-            const float right = Widen(x_.transpose_b ? b[j + k * x_.ldb] : b[k + j * x_.ldb]);
-            sum += static_cast<double>(left) * right;
+            const double left = Widen(x_.transpose_a ? a[k + i * x_.lda] : a[i + k * x_.lda]);
+            const double right = Widen(x_.transpose_b ? b[j + k * x_.ldb] : b[k + j * x_.ldb]);
+            sum += left * right;
           }
           R& to = c[i + j * x_.ldc];
           if (adds) sum += Widen(to);
@@ -87,11 +87,11 @@ class HostProduct : public BlasProduct {
             sum += Widen(bias[i]);
           }
           if (epilogue_ == BlasEpilogue::kBiasGeluAux) {
-            z[i + j * x_.ldc] = Narrow<R>(static_cast<float>(sum));
+            z[i + j * x_.ldc] = Narrow<R>(static_cast<Compute<R>>(sum));
           }
           if (IsOneOf({BlasEpilogue::kBiasGelu, BlasEpilogue::kBiasGeluAux})) sum = Gelu(sum);
           if (epilogue_ == BlasEpilogue::kGeluGrad) sum *= GeluSlope(Widen(z[i + j * x_.ldc]));
-          to = Narrow<R>(static_cast<float>(sum));
+          to = Narrow<R>(static_cast<Compute<R>>(sum));
         }
       }
       a += x_.a_batch;
@@ -123,6 +123,7 @@ class HostBlas : public Blas {
   absl::StatusOr<std::unique_ptr<BlasProduct>> Create(const BlasLayout& layout,
                                                       const BlasTypes& types, int alignment,
                                                       BlasEpilogue epilogue) override {
+    if (!has_products) return nullptr;
     if (epilogue != BlasEpilogue::kNone) {
       if (!has_epilogues) return nullptr;
       const bool has_r = epilogue == BlasEpilogue::kAdd || epilogue == BlasEpilogue::kBiasAdd;
@@ -141,8 +142,14 @@ class HostBlas : public Blas {
     };
     if (types.operands == DType::kBF16) return make_half(std::type_identity<BFloat16>());
     if (types.operands == DType::kF16) return make_half(std::type_identity<Float16>());
+    EXPECT_EQ(types.operands, types.result);
+    if (types.operands == DType::kF64) {
+      EXPECT_EQ(epilogue, BlasEpilogue::kNone);
+      return make(std::type_identity<double>(), std::type_identity<double>());
+    }
     return make(std::type_identity<float>(), std::type_identity<float>());
   }
+  bool has_products = true;   // otherwise it has no algorithm at all
   bool has_epilogues = true;  // otherwise it has no algorithm for any
   bool adds_matrices = true;  // otherwise it has none for those with a matrix R
   int num_products = 0;       // with an epilogue and without

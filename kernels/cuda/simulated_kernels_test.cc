@@ -3,6 +3,7 @@
 
 #define PENSTOCK_SIMULATED_SIMT
 
+#include <algorithm>
 #include <climits>
 #include <cmath>
 #include <cstdint>
@@ -196,6 +197,21 @@ TEST(SimulatedProductsTest, MatmulGoesToTheLibrary) {
       .op = "matmul", .attributes = {}, .inputs = {square, square}, .outputs = {square}};
   ASSERT_TRUE(registry.Find("matmul")->create(spec, device, *stream).ok());
   EXPECT_EQ(device.host_blas().num_products, 2);  // for any addresses, and for aligned ones
+}
+
+TEST(SimulatedProductsTest, WithoutAnAlgorithmProductsOfDoublesAreOfTheGeneralKernel) {
+  const KernelRegistry registry = CudaKernels();
+  int num_products = 0;
+  for (const KernelCheck& check : AllKernelChecks(registry)) {
+    if (check.spec.op != "matmul" && check.spec.op != "einsum") continue;
+    if (check.spec.inputs[0].dtype != DType::kF64) continue;
+    SCOPED_TRACE(::testing::PrintToString(check));
+    SimulatedDevice device;
+    device.host_blas().has_products = false;
+    KernelCheckRun(check, registry, device).Run();
+    ++num_products;
+  }
+  EXPECT_GT(num_products, 8);
 }
 
 // A case of AddLargeCases, whose addresses are multiples of 16 bytes.
@@ -429,6 +445,11 @@ class Comparer {
     const absl::MutexLock lock(&mutex_);
     return num_halves_;
   }
+  // And of kernels that compute on f64.
+  int64_t num_doubles() const {
+    const absl::MutexLock lock(&mutex_);
+    return num_doubles_;
+  }
 
  private:
   class ComparingKernel : public Kernel {
@@ -467,10 +488,13 @@ class Comparer {
         if (outputs[i] == nullptr) continue;
         Compare(spec_.outputs[i], args.outputs[i], outputs[i], i);
       }
-      for (const Tensor& tensor : tensors) {
-        if (!IsHalf(tensor.dtype())) continue;
-        ++comparer_.num_halves_;
-        break;
+      const auto has = [&tensors](auto is_wanted) {
+        return std::any_of(tensors.begin(), tensors.end(),
+                           [&](const Tensor& tensor) { return is_wanted(tensor.dtype()); });
+      };
+      if (has(&IsHalf)) ++comparer_.num_halves_;
+      if (has([](DType dtype) { return dtype == DType::kF64; }) && testing::HasDoubles(spec_.op)) {
+        ++comparer_.num_doubles_;
       }
       return status;
     }
@@ -528,6 +552,7 @@ class Comparer {
   const std::unique_ptr<Event> event_ = device_.CreateEvent();
   mutable absl::Mutex mutex_;  // around the simulation
   int64_t num_halves_ = 0;
+  int64_t num_doubles_ = 0;
 };
 
 bool HasType(const graph::Graph& graph, DType dtype) {
@@ -537,7 +562,8 @@ bool HasType(const graph::Graph& graph, DType dtype) {
   return false;
 }
 
-// The random programs of f32 in mixed precision, split over devices as they say.
+// The random programs of f32 in mixed precision, and as many of f64, split over devices as they
+// say.
 TEST(SimulatedRandomProgramsTest, EveryKernelAgreesWithTheCpu) {
   constexpr int kPrograms = 10;
   Registries registries = BuiltinRegistries();
@@ -545,21 +571,26 @@ TEST(SimulatedRandomProgramsTest, EveryKernelAgreesWithTheCpu) {
   Comparer comparer(cpu);
   registries.kernels = comparer.Kernels();
   int num_run = 0;
-  for (uint64_t seed = 0; num_run < kPrograms && !HasFailure(); ++seed) {
+  int num_run_f64 = 0;
+  for (uint64_t seed = 0; (num_run < kPrograms || num_run_f64 < kPrograms) && !HasFailure();
+       ++seed) {
     SCOPED_TRACE(StrCat("seed ", seed));
     const absl::StatusOr<testing::RandomCase> test = testing::MakeRandomCase(registries.ops, seed);
     ASSERT_TRUE(test.ok()) << test.status();
-    if (!HasType(test->graph, DType::kF32) || HasType(test->graph, DType::kF64)) continue;
-    ++num_run;
+    const bool is_f64 = HasType(test->graph, DType::kF64);
+    if (!is_f64 && !HasType(test->graph, DType::kF32)) continue;
+    int& num_of_type = is_f64 ? num_run_f64 : num_run;
+    if (num_of_type == kPrograms) continue;
+    ++num_of_type;
     planner::CompileOptions options;
     options.policy = test->policy;
     options.policies = &registries.policies;
     options.kernels = TraitsOf(registries.kernels, 1);
     options.split_weight_gradients = test->split_weight_gradients;
     options.chunks_per_group = test->chunks_per_group;
-    options.precision = num_run % 3 == 0   ? DType::kF32
-                        : num_run % 3 == 1 ? DType::kBF16
-                                           : DType::kF16;
+    options.precision = is_f64 || num_run % 3 == 0 ? DType::kF32
+                        : num_run % 3 == 1         ? DType::kBF16
+                                                   : DType::kF16;
     auto plan = planner::Compile(registries.ops, test->graph, options);
     ASSERT_TRUE(plan.ok()) << plan.status();
     actors::SessionOptions session_options;
@@ -581,6 +612,7 @@ TEST(SimulatedRandomProgramsTest, EveryKernelAgreesWithTheCpu) {
     }
   }
   EXPECT_GT(comparer.num_halves(), 5 * kPrograms);
+  EXPECT_GT(comparer.num_doubles(), 5 * kPrograms);
 }
 
 }  // namespace

@@ -361,5 +361,6 @@ T __shfl_sync(unsigned, T value, int lane) {
   return penstock::kernels::cuda::simulated::Exchange(value, static_cast<unsigned>(lane));
 }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline double rsqrt(double x) { return 1 / std::sqrt(x); }
 
 #endif  // PENSTOCK_KERNELS_CUDA_SIMULATED_SIMT_H_

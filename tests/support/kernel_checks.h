@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -28,6 +29,7 @@
 #include "graph/op.h"
 #include "graph/text.h"
 #include "kernels/kernel.h"
+#include "tests/support/double_types.h"
 #include "tests/support/half_types.h"
 #include "tests/support/interpreter.h"
 #include "tests/support/kernel_case.h"
@@ -47,7 +49,8 @@ struct KernelCheck {
   KernelSpec spec;
   std::vector<std::pair<double, double>> ranges;  // of each input's values
   std::vector<int64_t> microbatches = {0};        // run one after another
-  // Relative to max(1, |expected|), of f32; of 16 bits it is that of their rounding. 0: same bits.
+  // Relative to max(1, |expected|), of f32; of 16 bits it is that of their rounding, and of f64 it
+  // is less by as much as f64 rounds less. 0: same bits.
   double tolerance = 2e-5;
   // Values that are put into operands: NaN, infinities, numbers that a range would not give.
   struct Planted {
@@ -689,6 +692,44 @@ inline void AddHalfTypeCases(const graph::OpRegistry& ops, std::vector<KernelChe
   }
 }
 
+// The checks in f64 where the operator has it, casts, and what f32 could not tell apart.
+inline std::vector<KernelCheck> DoubleCases(const graph::OpRegistry& ops,
+                                            const std::vector<KernelCheck>& floats) {
+  std::vector<KernelCheck> checks;
+  for (const KernelCheck& check : floats) {
+    if (!HasDoubles(check.spec.op)) continue;
+    std::optional<KernelSpec> spec = InDoubles(check.spec);
+    if (!spec.has_value()) continue;
+    checks.push_back(check);
+    checks.back().spec = *std::move(spec);
+  }
+  const auto cast = [&](DType from, DType to) {
+    const double most = ByteSize(from) == 2 || ByteSize(to) == 2 ? 300 : 2e9;
+    checks.push_back(Whole(ops, "cast", {{"dtype", to}}, {{from, {131}}}, {{-most, most}}));
+    checks.back().tolerance = 0;
+  };
+  cast(DType::kF64, DType::kF64);
+  for (const DType dtype :
+       {DType::kF32, DType::kBF16, DType::kF16, DType::kI32, DType::kI64, DType::kBool}) {
+    cast(DType::kF64, dtype);
+    cast(dtype, DType::kF64);
+  }
+  const TileDesc inner = Tile(DType::kF64, {3, 5}, {8, 9}, {4, 2});
+  const auto add_source = [&](const std::string& op, Attributes attributes) {
+    attributes.Set("dtype", DType::kF64);
+    checks.push_back(OnTiles(op, std::move(attributes), {}, {inner}));
+  };
+  add_source("iota", {{"axis", 1}, {"shape", Integers({8, 9})}});
+  add_source("constant", {{"value", 0.3}, {"shape", Integers({8, 9})}});
+  for (const char* op : {"equal", "less", "greater", "max", "min", "sub"}) {
+    const TensorType pair = {DType::kF64, {2}};
+    checks.push_back(Whole(ops, op, {}, {pair, pair}));
+    checks.back().planted = {{0, 0, 1}, {1, 0, 1 + 0x1p-40}, {0, 1, 1 + 0x1p-40}, {1, 1, 1}};
+    checks.back().tolerance = 0;
+  }
+  return checks;
+}
+
 inline std::vector<KernelCheck> AllKernelChecks(const KernelRegistry& registry) {
   const graph::OpRegistry ops = graph::BuiltinOps();
   std::vector<KernelCheck> checks;
@@ -697,9 +738,11 @@ inline std::vector<KernelCheck> AllKernelChecks(const KernelRegistry& registry) 
   AddLongRowCases(ops, &checks);
   AddSpecialValueCases(ops, &checks);
   AddTileCases(&checks);
+  std::vector<KernelCheck> doubles = DoubleCases(ops, checks);
   AddHalfCases(ops, &checks);
   AddHalfTypeCases(ops, &checks);
   AddTypeCases(ops, &checks);
+  std::move(doubles.begin(), doubles.end(), std::back_inserter(checks));
   return checks;
 }
 
@@ -708,6 +751,7 @@ inline double AllowedDifference(DType dtype, double tolerance, double expected) 
   if (tolerance == 0 || !IsFloat(dtype)) return 0;
   if (dtype == DType::kBF16) tolerance = 1e-2;
   if (dtype == DType::kF16) tolerance = 2e-3;
+  if (dtype == DType::kF64) tolerance *= 0x1p-29;
   return tolerance * std::max(1.0, std::abs(expected));
 }
 
@@ -757,6 +801,11 @@ class KernelCheckRun {
     for (int64_t at = 0; at < tensor.num_elements(); ++at) {
       const RandomKey key{.seed = 17, .stream = static_cast<uint32_t>(i)};
       double value = low + (high - low) * RandomUniform(key, static_cast<uint64_t>(at));
+      // Digits that an f32 does not hold.
+      if (tile.dtype == DType::kF64) {
+        const RandomKey rest{.seed = 18, .stream = static_cast<uint32_t>(i)};
+        value += (high - low) * 0x1p-26 * RandomUniform(rest, static_cast<uint64_t>(at));
+      }
       if (!IsFloat(tile.dtype)) value = std::floor(value);
       if (tile.dtype == DType::kBool) value = value >= 0 ? 1 : 0;
       SetElement(tensor, at, value);
