@@ -22,12 +22,18 @@ bool IsMessage(const CollectiveSpec& spec) {
 }
 
 DeviceGroup GroupOf(const CollectiveSpec& spec) {
-  return DeviceGroup(spec.devices, IsMessage(spec));
+  if (!IsMessage(spec)) return DeviceGroup(spec.devices);
+  const uint64_t num_bytes = static_cast<uint64_t>(spec.counts[0]) * ByteSize(spec.dtype);
+  return DeviceGroup(spec.devices, num_bytes <= kSmallMessageBytes ? GroupUse::kSmallMessages
+                                                                   : GroupUse::kMessages);
 }
 
 std::string ToString(const DeviceGroup& group) {
-  if (!group.has_messages) return StrCat("devices ", StrJoin(group.devices, ", "));
-  return StrCat("messages from device ", group.devices[0], " to device ", group.devices[1]);
+  if (group.use == GroupUse::kCollectives) {
+    return StrCat("devices ", StrJoin(group.devices, ", "));
+  }
+  return StrCat(group.use == GroupUse::kSmallMessages ? "small messages" : "messages",
+                " from device ", group.devices[0], " to device ", group.devices[1]);
 }
 
 }  // namespace penstock::transport

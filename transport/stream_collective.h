@@ -76,17 +76,30 @@ CollectiveSpec MessageOf(uint32_t channel, uint32_t source, uint32_t destination
 // Whether the collective is what MessageOf makes.
 bool IsMessage(const CollectiveSpec& spec);
 
+// What a group of devices does.
+enum class GroupUse : uint8_t {
+  kCollectives,
+  kMessages,       // from the first device to the second
+  kSmallMessages,  // likewise, of at most kSmallMessageBytes
+};
+inline constexpr uint64_t kSmallMessageBytes = 64 << 10;
+
+// Thread blocks of a GPU that a message takes: enough for a good part of a link's bandwidth, and
+// few enough to leave most of a GPU to what computes while messages wait for their other side.
+inline constexpr int kMessageBlocks = 4;
+inline constexpr int kSmallMessageBlocks = 1;
+
 // Devices of a plan that run collectives together, or exchange messages in one direction: what a
 // communicator joins. Messages have groups of their own, so that they do not wait for collectives
 // of the same devices, nor for messages in the other direction.
 struct DeviceGroup {
   DeviceGroup() = default;
   DeviceGroup(std::initializer_list<uint32_t> devices) : devices(devices) {}
-  explicit DeviceGroup(std::vector<uint32_t> devices, bool has_messages = false)
-      : devices(std::move(devices)), has_messages(has_messages) {}
+  explicit DeviceGroup(std::vector<uint32_t> devices, GroupUse use = GroupUse::kCollectives)
+      : devices(std::move(devices)), use(use) {}
 
   std::vector<uint32_t> devices;  // by rank; of messages: source, destination
-  bool has_messages = false;      // else collectives
+  GroupUse use = GroupUse::kCollectives;
   friend auto operator<=>(const DeviceGroup&, const DeviceGroup&) = default;
   friend bool operator==(const DeviceGroup&, const DeviceGroup&) = default;
 };

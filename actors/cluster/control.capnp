@@ -153,7 +153,7 @@ struct StreamCollectives {
   struct Group {
     devices @0 :List(UInt32);
     id @1 :Data;
-    hasMessages @2 :Bool;  # from the first device to the second; else collectives
+    use @2 :UInt8;  # transport::GroupUse
   }
 }
 

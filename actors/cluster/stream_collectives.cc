@@ -122,7 +122,7 @@ void WriteCollectives(const NodeCollectives& collectives, DeviceRange devices,
   for (const auto& [group, id] : collectives.ids) {
     groups[next].setDevices(
         kj::ArrayPtr<const uint32_t>(group.devices.data(), group.devices.size()));
-    groups[next].setHasMessages(group.has_messages);
+    groups[next].setUse(static_cast<uint8_t>(group.use));
     groups[next].setId(control::AsData(id.data(), id.size()));
     ++next;
   }
@@ -155,13 +155,15 @@ absl::StatusOr<NodeCollectives> ReadCollectives(control::StreamCollectives::Read
   }
   for (const auto group : reader.getGroups()) {
     if (group.getDevices().size() > num_devices ||
-        (group.getHasMessages() && group.getDevices().size() != 2) ||
+        group.getUse() > static_cast<uint8_t>(transport::GroupUse::kSmallMessages) ||
+        (group.getUse() != 0 && group.getDevices().size() != 2) ||
         group.getId().size() > transport::kMaxGroupIdBytes) {
       return too_many();
     }
     std::vector<uint32_t> members;
     for (const uint32_t device : group.getDevices()) members.push_back(device);
-    collectives.ids[transport::DeviceGroup(std::move(members), group.getHasMessages())] =
+    collectives.ids[transport::DeviceGroup(std::move(members),
+                                           static_cast<transport::GroupUse>(group.getUse()))] =
         control::AsText(group.getId());
   }
   return collectives;

@@ -37,6 +37,7 @@ using transport::CommunicatorFactory;
 using transport::CommunicatorSource;
 using transport::DeviceGroup;
 using transport::GroupIds;
+using transport::GroupUse;
 
 // ---- What nodes tell and are told.
 
@@ -74,7 +75,7 @@ NodeCollectives Collectives() {
   collectives.launches.tells_failures = {true, false, true};
   collectives.launches.launched = planner::Launched::kCollectivesAndMessages;
   collectives.ids = {{{0, 1}, "one"},
-                     {DeviceGroup({1, 2}, true), "of messages"},
+                     {DeviceGroup({1, 2}, GroupUse::kMessages), "of messages"},
                      {{0, 1, 2, 3}, std::string("\0two", 4)},
                      {{2, 3}, "three"}};
   return collectives;
@@ -291,8 +292,8 @@ TEST_F(StreamClusterTest, StagesOfSeveralNodesExchangeMessagesThemselves) {
   ASSERT_FALSE(plan.transfers.empty());
   const std::vector<DeviceGroup> groups =
       GroupsOf(plan, planner::Launched::kCollectivesAndMessages);
-  EXPECT_THAT(groups,
-              ::testing::IsSupersetOf({DeviceGroup({0, 2}, true), DeviceGroup({1, 3}, true)}));
+  EXPECT_THAT(groups, ::testing::IsSupersetOf({DeviceGroup({0, 2}, GroupUse::kSmallMessages),
+                                               DeviceGroup({1, 3}, GroupUse::kSmallMessages)}));
   ASSERT_EQ(RunJob(plan), absl::OkStatus());
   ASSERT_EQ(told_.size(), 1u);
   EXPECT_EQ(told_[0].value_or(""), "emulated communicators");

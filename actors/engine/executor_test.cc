@@ -306,6 +306,57 @@ TEST_F(ExecutorTest, StagesExchangeMessagesThemselves) {
   }
 }
 
+// Two values go from one device to another, which has more registers for the second one: without
+// turns it would come to receive that one first, and EmulatedCommunicator would find it.
+TEST_F(ExecutorTest, MessagesOfAPairAreLaunchedInOneOrder) {
+  constexpr uint32_t kMicrobatches = 6;
+  EnginePlanBuilder b(kMicrobatches);
+  b.AddDevice(0);
+  b.AddDevice(1);
+  const uint32_t x = b.AddRegister(0, kMicrobatches);
+  const uint32_t y = b.AddRegister(0, kMicrobatches);
+  b.BeginPhase(0, "F", PhaseKind::kForward);
+  const uint32_t make_x = b.AddKernel(0, "x", "t.iota", {}, {x});
+  const uint32_t make_y = b.AddKernel(0, "y", "t.affine", {x}, {y}, {{"scale", 3.0}});
+  b.AddChannel(0, make_x, make_y);
+  b.BeginPhase(0, "send x", PhaseKind::kTransfer, Lane::kFloating);
+  b.AddChannel(0, make_x, b.AddSend(0, "send.x", x, 1), 1, 1, kMicrobatches);
+  const uint32_t transfer_x = b.last_transfer();
+  b.BeginPhase(0, "send y", PhaseKind::kTransfer, Lane::kFloating);
+  b.AddChannel(0, make_y, b.AddSend(0, "send.y", y, 1), 1, 1, kMicrobatches);
+  const uint32_t transfer_y = b.last_transfer();
+  const uint32_t got_x = b.AddRegister(1, 1);
+  const uint32_t got_y = b.AddRegister(1, 4);
+  const uint32_t sum = b.AddRegister(1);
+  b.BeginPhase(1, "recv x", PhaseKind::kTransfer, Lane::kFloating);
+  const uint32_t recv_x = b.AddRecv(1, "recv.x", got_x, transfer_x);
+  b.BeginPhase(1, "recv y", PhaseKind::kTransfer, Lane::kFloating);
+  const uint32_t recv_y = b.AddRecv(1, "recv.y", got_y, transfer_y);
+  b.BeginPhase(1, "F", PhaseKind::kForward);
+  const uint32_t add = b.AddKernel(1, "add", "t.sum", {got_x, got_y}, {sum});
+  b.AddChannel(1, recv_x, add, 1, 1, 1);
+  b.AddChannel(1, recv_y, add, 1, 1, 4);
+  b.AddChannel(1, add, b.AddFetch(1, "sum", sum));
+  const planner::Plan plan = b.Build();
+  for (int seed = 0; seed < kSeeds / 5; ++seed) {
+    SCOPED_TRACE(seed);
+    HarnessOptions options;
+    options.seed = seed;
+    options.is_emulated = options.has_stream_collectives = options.has_stream_messages = true;
+    std::unique_ptr<EngineHarness> harness = Start(plan, options);
+    ASSERT_NE(harness, nullptr);
+    ASSERT_TRUE(harness->launches_messages());
+    for (int step = 0; step < 3; ++step) harness->Submit({});
+    ASSERT_TRUE(harness->RunUntilDone()) << StrJoin(harness->Describe(), "\n");
+    for (int step = 0; step < 3; ++step) {
+      ASSERT_EQ(harness->StepStatus(step), absl::OkStatus());
+      for (int m = 0; m < static_cast<int>(kMicrobatches); ++m) {
+        ASSERT_EQ(At(harness->fetched(step, 0), m, 1), 4 * (100 * step + 10 * m + 1));
+      }
+    }
+  }
+}
+
 // A kernel fails on one stage. It is named once, the other stages poison their steps, too, and what
 // is submitted after that runs.
 TEST_F(ExecutorTest, AStageThatFailsTellsItsPeersByMessages) {

@@ -24,19 +24,30 @@ absl::StatusOr<planner::LaunchOrder> OrderOf(const planner::Plan& plan,
   return order;
 }
 
-// Whether no device has too many groups of messages.
-absl::Status CheckMessageGroups(const planner::Plan& plan) {
+// Of the two devices of a transfer.
+transport::DeviceGroup MessageGroup(const planner::TransferPlan& transfer) {
+  return transport::GroupOf(transport::MessageOf(transfer.channel, transfer.source,
+                                                 transfer.destination, transfer.num_bytes));
+}
+
+// Whether there is room on all devices for a message of each of their groups.
+absl::Status CheckMessageBlocks(const planner::Plan& plan) {
   std::map<uint32_t, std::set<transport::DeviceGroup>> groups;  // by device
   for (const planner::TransferPlan& transfer : plan.transfers) {
-    const transport::DeviceGroup group({transfer.source, transfer.destination}, true);
+    const transport::DeviceGroup group = MessageGroup(transfer);
     for (const uint32_t device : group.devices) groups[device].insert(group);
   }
   for (const auto& [device, of_device] : groups) {
-    if (of_device.size() <= kMaxMessageGroups) continue;
+    int num_blocks = 0;
+    for (const transport::DeviceGroup& group : of_device) {
+      num_blocks += group.use == transport::GroupUse::kMessages ? transport::kMessageBlocks
+                                                                : transport::kSmallMessageBlocks;
+    }
+    if (num_blocks <= kMaxMessageBlocks) continue;
     return absl::FailedPreconditionError(
-        StrCat("device ", device, " sends to and receives from so many devices that it would need ",
-               of_device.size(), " communicators for messages, and a device has at most ",
-               kMaxMessageGroups));
+        StrCat("device ", device, " exchanges messages with so many devices that those which wait ",
+               "could take ", num_blocks, " thread blocks of it, and ", kMaxMessageBlocks,
+               " is the limit"));
   }
   return absl::OkStatus();
 }
@@ -48,7 +59,7 @@ absl::StatusOr<StreamLaunches> PlanStreamLaunches(const planner::Plan& plan,
   StreamLaunches launches;
   launches.tells_failures = planner::CollectivesThatTellFailures(plan);
   if (!plan.transfers.empty()) {
-    absl::Status status = CheckMessageGroups(plan);
+    absl::Status status = CheckMessageBlocks(plan);
     if (status.ok()) {
       launches.launched = planner::Launched::kCollectivesAndMessages;
       absl::StatusOr<planner::LaunchOrder> order = OrderOf(plan, policies, launches.launched);
@@ -85,7 +96,7 @@ std::vector<transport::DeviceGroup> GroupsOf(const planner::Plan& plan,
   for (const CollectiveSpec& spec : plan.collectives) groups.insert(transport::GroupOf(spec));
   if (launched == planner::Launched::kCollectivesAndMessages) {
     for (const planner::TransferPlan& transfer : plan.transfers) {
-      groups.emplace(std::vector<uint32_t>{transfer.source, transfer.destination}, true);
+      groups.insert(MessageGroup(transfer));
     }
   }
   return {groups.begin(), groups.end()};

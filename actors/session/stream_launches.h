@@ -21,10 +21,10 @@
 
 namespace penstock::actors {
 
-// Groups of messages of a device, each with one direction of one peer. A receive may be launched
-// long before its sender is ready. Until then its kernel takes a part of the GPU, and with many of
-// them what they wait for might never run.
-inline constexpr size_t kMaxMessageGroups = 16;
+// Thread blocks of the messages of a device, where each of its groups has one under way
+// (transport::kMessageBlocks). A receive may be launched long before its sender is ready. Until
+// then it takes its part of the GPU, and with many of them what they wait for might never run.
+inline constexpr int kMaxMessageBlocks = 64;
 
 // What all devices must agree on before they launch collectives and messages.
 struct StreamLaunches {
@@ -36,9 +36,9 @@ struct StreamLaunches {
 };
 
 // With messages if the plan has any, all devices could launch them in one order with the registers
-// that the plan gives them, and no device has more than kMaxMessageGroups. kFailedPrecondition: the
-// plan has no order, so the host has to run its collectives and messages: members that launch in
-// different orders might wait for each other, even with a communicator for each collective.
+// that the plan gives them, and no device's take more than kMaxMessageBlocks. kFailedPrecondition:
+// the plan has no order, so the host has to run its collectives and messages: members that launch
+// in different orders might wait for each other, even with a communicator for each collective.
 // REQUIRES: the plan has all devices, and the engine's CheckPlan accepts it.
 absl::StatusOr<StreamLaunches> PlanStreamLaunches(const planner::Plan& plan,
                                                   const planner::PolicyRegistry& policies);

@@ -16,6 +16,7 @@ using ::testing::ElementsAre;
 using testing::EnginePlanBuilder;
 using ::testing::HasSubstr;
 using transport::DeviceGroup;
+using transport::GroupUse;
 
 // Device 0 sends to each of the others, whose phases wait for it; all of them reduce, if asked for.
 planner::Plan SendingPlan(uint32_t num_devices, bool has_collective, bool receives_late = false) {
@@ -69,9 +70,9 @@ TEST(StreamLaunchesTest, DevicesExchangeMessagesThemselves) {
 TEST(StreamLaunchesTest, MessagesHaveGroupsOfTheirOwn) {
   const planner::Plan plan = SendingPlan(3, true);
   EXPECT_THAT(GroupsOf(plan, planner::Launched::kCollectives), ElementsAre(DeviceGroup({0, 1, 2})));
-  EXPECT_THAT(
-      GroupsOf(plan, planner::Launched::kCollectivesAndMessages),
-      ElementsAre(DeviceGroup({0, 1}, true), DeviceGroup({0, 1, 2}), DeviceGroup({0, 2}, true)));
+  EXPECT_THAT(GroupsOf(plan, planner::Launched::kCollectivesAndMessages),
+              ElementsAre(DeviceGroup({0, 1}, GroupUse::kSmallMessages), DeviceGroup({0, 1, 2}),
+                          DeviceGroup({0, 2}, GroupUse::kSmallMessages)));
 }
 
 // The members come to the collective one after the other if sends wait for their receives.
@@ -83,20 +84,26 @@ TEST(StreamLaunchesTest, TheHostCarriesMessagesWithoutAnOrder) {
   EXPECT_THAT(launches->why_not_messages, HasSubstr("collectives and messages have no order"));
 }
 
+// Small messages take less of a GPU.
 TEST(StreamLaunchesTest, TheHostCarriesMessagesOfADeviceWithManyPeers) {
-  constexpr uint32_t kMost = kMaxMessageGroups;
-  EXPECT_EQ(PlanStreamLaunches(SendingPlan(1 + kMost, false), planner::BuiltinPolicies()).status(),
+  const planner::PolicyRegistry policies = planner::BuiltinPolicies();
+  const auto with_bytes = [](planner::Plan plan, uint64_t num_bytes) {
+    for (planner::TransferPlan& transfer : plan.transfers) transfer.num_bytes = num_bytes;
+    return plan;
+  };
+  constexpr uint64_t kLarge = transport::kSmallMessageBytes + 1;
+  EXPECT_EQ(PlanStreamLaunches(SendingPlan(1 + 64, false), policies).status(), absl::OkStatus());
+  EXPECT_EQ(PlanStreamLaunches(with_bytes(SendingPlan(1 + 16, false), kLarge), policies).status(),
             absl::OkStatus());
   const absl::StatusOr<StreamLaunches> launches =
-      PlanStreamLaunches(SendingPlan(2 + kMost, true), planner::BuiltinPolicies());
+      PlanStreamLaunches(with_bytes(SendingPlan(1 + 17, true), kLarge), policies);
   ASSERT_TRUE(launches.ok()) << launches.status();
   EXPECT_EQ(launches->launched, planner::Launched::kCollectives);
   EXPECT_EQ(launches->why_not_messages,
-            "device 0 sends to and receives from so many devices that it would need 17 "
-            "communicators for messages, and a device has at most 16");
-  EXPECT_EQ(
-      PlanStreamLaunches(SendingPlan(2 + kMost, false), planner::BuiltinPolicies()).status().code(),
-      absl::StatusCode::kFailedPrecondition);
+            "device 0 exchanges messages with so many devices that those which wait could take 68 "
+            "thread blocks of it, and 64 is the limit");
+  EXPECT_EQ(PlanStreamLaunches(SendingPlan(1 + 65, false), policies).status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

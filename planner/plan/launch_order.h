@@ -65,11 +65,11 @@ absl::StatusOr<LaunchOrder> OrderLaunches(const Plan& plan, const PolicyRegistry
                                           Launched launched = Launched::kCollectives);
 
 // Whether devices can follow the order: it has all launches of a step, the members of each group
-// launch what the group runs in the same order, what all devices launch is one order, and steps that
-// overlap come to their end. The groups are those of collectives, and the sender and receiver of
-// messages.
-// kInvalidArgument or kFailedPrecondition say what is wrong. REQUIRES: as
-// OrderLaunches, which has an order for the plan.
+// launch what the group runs in the same order, what all devices launch is one order, and steps
+// that overlap come to their end. The groups are those of collectives, and the sender and receiver
+// of messages.
+// kInvalidArgument or kFailedPrecondition say what is wrong. REQUIRES: as OrderLaunches, which has
+// an order for the plan.
 absl::Status CheckLaunchOrder(const Plan& plan, const PolicyRegistry& policies,
                               const LaunchOrder& order, Launched launched = Launched::kCollectives);
 

@@ -1,5 +1,6 @@
 #include "planner/plan/launch_order.h"
 
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "planner/plan/stage_schedule.h"
 #include "tests/support/engine_plan.h"
 #include "tests/support/test_policies.h"
 
@@ -167,6 +169,12 @@ TEST(LaunchOrder, SendsAndReceivesMeet) {
   const absl::StatusOr<LaunchOrder> order =
       OrderLaunches(plan, BuiltinPolicies(), Launched::kCollectivesAndMessages);
   ASSERT_TRUE(order.ok()) << order.status();
+  for (uint32_t st = 0; st < 2; ++st) {
+    const auto schedule = ScheduleOf(plan, st, BuiltinPolicies());
+    for (const PhaseChoice& c : schedule->order) {
+      std::cerr << "stage " << st << " kind " << static_cast<int>(c.kind) << " mb " << c.microbatch << "\n";
+    }
+  }
   EXPECT_THAT((*order)[0], ElementsAre(LaunchRun{kSendX, 2}, LaunchRun{kRecvG, 2}));
   EXPECT_THAT((*order)[1], ElementsAre(LaunchRun{kRecvX, 2}, LaunchRun{kSendG, 2}));
   EXPECT_EQ(MessagesError(plan, *order), "");

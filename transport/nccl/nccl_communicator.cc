@@ -27,15 +27,11 @@
 namespace penstock::transport {
 namespace {
 
-// Thread blocks that a message may take: enough for a good part of a link's bandwidth, and few
-// enough that messages which wait for their other side, on kMaxMessageGroups communicators
-// (actors/session/stream_launches.h), leave most of a GPU to what computes. No more than that makes
-// sure that they never keep from running what they wait for.
-constexpr int kBlocksOfMessage = 4;
-
 // For errors: the member and its group.
 std::string Describe(uint32_t device, const DeviceGroup& group) {
-  if (group.has_messages) return StrCat("NCCL on device ", device, ", ", ToString(group));
+  if (group.use != GroupUse::kCollectives) {
+    return StrCat("NCCL on device ", device, ", ", ToString(group));
+  }
   constexpr size_t kMaxNamed = 16;
   const std::vector<uint32_t>& all = group.devices;
   const std::vector<uint32_t> named(all.begin(), all.begin() + std::min(all.size(), kMaxNamed));
@@ -95,7 +91,7 @@ class NcclGroup {
       : api_(api),
         options_(options),
         what_(Describe(device, group)),
-        has_messages_(group.has_messages),
+        use_(group.use),
         is_cancelled_(std::move(is_cancelled)) {}
   ~NcclGroup() { Abort(); }
   NcclGroup(const NcclGroup&) = delete;
@@ -106,7 +102,8 @@ class NcclGroup {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 17, 0)
-    if (has_messages_) config.maxCTAs = kBlocksOfMessage;
+    if (use_ == GroupUse::kMessages) config.maxCTAs = kMessageBlocks;
+    if (use_ == GroupUse::kSmallMessages) config.maxCTAs = kSmallMessageBlocks;
 #endif
     const ncclResult_t result = api_.init_rank(&comm_, num_members, id, rank, &config);
     if (result == ncclSuccess || result == ncclInProgress) return absl::OkStatus();
@@ -199,7 +196,7 @@ class NcclGroup {
   const NcclApi api_;
   const NcclOptions options_;
   const std::string what_;  // for errors
-  const bool has_messages_;
+  const GroupUse use_;
   const std::shared_ptr<const std::atomic<bool>> is_cancelled_;
   ncclComm_t comm_ = nullptr;
   bool has_joined_ = false;

@@ -14,7 +14,7 @@
 // it on to the others: NCCL's own connections ask for nothing but the id.
 //
 // Messages are sends and receives on a communicator of their two devices for their direction, which
-// may take few thread blocks.
+// may take few thread blocks (GroupUse).
 //
 // Poisoned runs. A run that tells failures also takes, in the same group of NCCL's calls, the
 // largest of two flags of all members: whether the device has a fault, and whether a run was
