@@ -19,8 +19,8 @@
 // b in a phase of its own gets its token between them
 //   order of both devices   t0 in B, b in "reduce gradients 0", t1 in B
 // Two stages under 1F1B, two micro-batches, with messages
-//   first stage    send x 0, send x 1, recv g 0, recv g 1
-//   second stage   recv x 0, recv x 1, send g 0, send g 1
+//   first stage    send x 0, recv g 0, send x 1, recv g 1
+//   second stage   recv x 0, send g 0, recv x 1, send g 1
 //
 // Thread rule: pure functions.
 
