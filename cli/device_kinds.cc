@@ -106,13 +106,17 @@ absl::StatusOr<planner::KernelTraitsOf> TraitsOf(const Registries& registries,
       });
 }
 
-std::string CollectivesNote(const absl::StatusOr<std::string>& communicators) {
-  if (communicators.ok()) {
-    return StrCat("collectives of the GPUs go through ", *communicators,
-                  ", messages through the host");
+std::string CollectivesNote(const absl::StatusOr<std::string>& communicators,
+                            std::string_view why_not_messages) {
+  if (!communicators.ok()) {
+    return StrCat("what the GPUs exchange goes through the memory of the host: ",
+                  ToStd(communicators.status().message()));
   }
-  return StrCat("what the GPUs exchange goes through the memory of the host: ",
-                ToStd(communicators.status().message()));
+  if (why_not_messages.empty()) {
+    return StrCat("what the GPUs exchange goes through ", *communicators);
+  }
+  return StrCat("collectives of the GPUs go through ", *communicators,
+                ", messages through the memory of the host: ", why_not_messages);
 }
 
 absl::Status CheckGpuCollectives(const DeviceList& devices, size_t num_devices, size_t num_gpus) {
@@ -139,8 +143,7 @@ absl::StatusOr<DeviceSource> FindDevices(const DeviceList& devices, size_t num_d
     status = factory.status();
     if (factory.ok()) source.create_communicator = *std::move(factory);
   }
-  source.collectives_note =
-      CollectivesNote(status.ok() ? absl::StatusOr<std::string>(DescribeNccl()) : status);
+  source.communicators_name = status.ok() ? absl::StatusOr<std::string>(DescribeNccl()) : status;
   return source;
 }
 

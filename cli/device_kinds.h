@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,22 +40,24 @@ absl::StatusOr<planner::KernelTraitsOf> TraitsOf(const Registries& registries,
 struct DeviceSource {
   actors::DeviceFactory create;   // device `index` of a plan, on GPUs by turns
   uint64_t max_memory_bytes = 0;  // of all devices and of the host
-  // By which the devices run their collectives themselves; null: the host runs them.
+  // By which the devices run collectives and messages themselves; null: the host runs them.
   transport::CommunicatorFactory create_communicator;
-  // The same of a node, for collectives with devices of other processes, and why there is none.
+  // The same of a node, whose devices communicate with those of other processes, and why there is
+  // none.
   std::shared_ptr<transport::CommunicatorSource> communicators;
   std::string no_communicators;
-  // Of GPUs that exchange data: by what their collectives go, and why not by NCCL; else empty.
-  std::string collectives_note;
+  // Of GPUs that exchange data: what create_communicator is of, and why there is none.
+  std::optional<absl::StatusOr<std::string>> communicators_name;
 };
-// What a job tells its user: through what its GPUs run their collectives themselves, or why the
-// host runs them.
-std::string CollectivesNote(const absl::StatusOr<std::string>& communicators);
+// What a job tells its user: through what its GPUs run collectives and messages themselves, or why
+// the host runs both, or messages alone.
+std::string CollectivesNote(const absl::StatusOr<std::string>& communicators,
+                            std::string_view why_not_messages);
 // Why the host runs the collectives of a job with GPUs among its devices in one process, whether or
 // not there is NCCL; OK: NCCL can run them.
 absl::Status CheckGpuCollectives(const DeviceList& devices, size_t num_devices, size_t num_gpus);
 // Of a process that has all `num_devices` of a job. An error where this machine has no such device.
-// GPUs run their collectives where each device is a GPU of its own and there is NCCL.
+// GPUs run collectives and messages where each device is a GPU of its own and there is NCCL.
 absl::StatusOr<DeviceSource> FindDevices(const DeviceList& devices, size_t num_devices);
 // Of a process that has some devices of a job: a node. It is told which as a session starts.
 absl::StatusOr<DeviceSource> FindNodeDevices(const DeviceList& devices);

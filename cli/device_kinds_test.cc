@@ -19,9 +19,11 @@ TEST(DeviceKindsTest, SaysWhyTheHostRunsCollectivesOfGpus) {
               HasSubstr("4 devices share 2 GPUs"));
   EXPECT_THAT(std::string(CheckGpuCollectives(*DeviceList::Parse("cpu:1,cuda:3"), 4, 4).message()),
               HasSubstr("devices of other kinds"));
-  EXPECT_EQ(CollectivesNote("NCCL 2.28.9"),
-            "collectives of the GPUs go through NCCL 2.28.9, messages through the host");
-  EXPECT_EQ(CollectivesNote(absl::FailedPreconditionError("rank 1 on h: no NCCL")),
+  EXPECT_EQ(CollectivesNote("NCCL 2.28.9", ""), "what the GPUs exchange goes through NCCL 2.28.9");
+  EXPECT_EQ(CollectivesNote("NCCL 2.28.9", "device 0 has too many peers"),
+            "collectives of the GPUs go through NCCL 2.28.9, messages through the memory of the "
+            "host: device 0 has too many peers");
+  EXPECT_EQ(CollectivesNote(absl::FailedPreconditionError("rank 1 on h: no NCCL"), ""),
             "what the GPUs exchange goes through the memory of the host: rank 1 on h: no NCCL");
 }
 

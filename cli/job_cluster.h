@@ -38,7 +38,9 @@ struct JobClusterParts {
   const JobKeyFile* key_file = nullptr;  // null: no process joins from elsewhere
   std::shared_ptr<NodeOutput> output;    // takes what nodes print
   // See ClusterOptions.
-  std::function<void(const absl::StatusOr<std::string>& communicators)> on_collectives;
+  std::function<void(const absl::StatusOr<std::string>& communicators,
+                     const std::string& why_not_messages)>
+      on_collectives;
   Interrupts* interrupts = nullptr;  // outlives the cluster's start
 };
 

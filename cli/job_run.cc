@@ -51,6 +51,7 @@
 #include "actors/cluster/cluster.h"
 #include "actors/engine/error_origin.h"
 #include "actors/session/session.h"
+#include "actors/session/stream_launches.h"
 #include "actors/trace/critical_path.h"
 #include "actors/trace/trace.h"
 #include "base/counted.h"
@@ -161,7 +162,10 @@ class JobRun {
                          .status_answers = monitor_.answers(),
                          .key_file = key_file_.get(),
                          .output = output_,
-                         .on_collectives = [this](const auto& how) { NoteCollectives(how); },
+                         .on_collectives =
+                             [this](const auto& how, const std::string& why_not_messages) {
+                               NoteCollectives(how, why_not_messages);
+                             },
                          .interrupts = &interrupts_});
     if (!cluster.ok()) {
       absl::Status failure = cluster.status();
@@ -169,7 +173,6 @@ class JobRun {
       return failure;
     }
     cluster_ = *std::move(cluster);
-    std::string collectives_note;
     if (cluster_ != nullptr) {
       session_options_.start_engine = cluster_->engine_factory();
       // Nodes tell what their GPUs can do as the session starts: see NoteCollectives.
@@ -181,16 +184,15 @@ class JobRun {
       session_options_.create_device = devices->create;
       session_options_.create_communicator = devices->create_communicator;
       session_options_.max_memory_bytes = devices->max_memory_bytes;
-      collectives_note = devices->collectives_note;
+      if (devices->communicators_name.has_value()) {
+        NoteCommunicators(*devices->communicators_name);
+      }
     }
     if (cluster_ != nullptr) nodes_ = cluster_->nodes();
     cores_ = CoresOfDevices(nodes_, num_devices, threads_);
     if (device_list_.IsAll("cpu")) {
       if (cluster_ != nullptr) NameSlowHosts(environment_, *cluster_);
       summary_.cores_note = OversubscriptionNote(nodes_, num_devices, threads_);
-    }
-    if (!collectives_note.empty()) {
-      environment_.err << "note: " << collectives_note << std::endl;
     }
     if (!summary_.cores_note.empty()) {
       environment_.err << "note: " << summary_.cores_note << std::endl;
@@ -209,10 +211,20 @@ class JobRun {
 
  private:
   // Once, though there are more sessions, which do the same.
-  void NoteCollectives(const absl::StatusOr<std::string>& communicators) {
+  void NoteCollectives(const absl::StatusOr<std::string>& communicators,
+                       std::string_view why_not_messages) {
     if (!device_list_.Has("cuda") || has_noted_collectives_) return;
     has_noted_collectives_ = true;
-    environment_.err << "note: " << CollectivesNote(communicators) << std::endl;
+    environment_.err << "note: " << CollectivesNote(communicators, why_not_messages) << std::endl;
+  }
+
+  // Of a job whose devices are all in this process.
+  void NoteCommunicators(const absl::StatusOr<std::string>& communicators) {
+    if (!communicators.ok()) return NoteCollectives(communicators, "");
+    const absl::StatusOr<actors::StreamLaunches> launches =
+        actors::PlanStreamLaunches(plan_, policies_);
+    if (!launches.ok()) return NoteCollectives(launches.status(), "");
+    NoteCollectives(communicators, launches->why_not_messages);
   }
 
   // Those that run beside the training or after it, and none when they have run. Looks at the job

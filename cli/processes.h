@@ -50,7 +50,9 @@ struct ProcessOptions {
   // Answers what the job does; null: nobody does.
   std::shared_ptr<actors::StatusAnswers> status_answers = {};
   // See ClusterOptions.
-  std::function<void(const absl::StatusOr<std::string>& communicators)> on_collectives = {};
+  std::function<void(const absl::StatusOr<std::string>& communicators,
+                     const std::string& why_not_messages)>
+      on_collectives = {};
   // Told the address once nodes can join there.
   std::function<void(const std::string& address)> on_listening = {};
 };

@@ -24,13 +24,13 @@
 #include "actors/checkpoint/checkpoint.h"
 #include "actors/checkpoint/checkpoint_folder.h"
 #include "actors/session/session.h"
+#include "actors/session/stream_launches.h"
 #include "base/collective.h"
 #include "base/emulated_device.h"
 #include "base/strings.h"
 #include "base/tensor.h"
 #include "kernels/emulated/emulated_kernels.h"
 #include "kernels/kernel.h"
-#include "planner/plan/launch_order.h"
 #include "planner/plan/plan.h"
 #include "planner/plan/plan_io.h"
 #include "tests/support/random.h"
@@ -687,20 +687,22 @@ TEST(AnyPlanWithSmallGradientsTest, GivesTheLossesOfOneDevice) {
 
 // --- The plan of the demo's model ----------------------------------------------------------------
 
-planner::Plan DemoPlan(const Layout& layout, int context, int width = 256) {
+planner::Plan DemoPlan(const Layout& layout, int context, int width = 256,
+                       const std::string& settings = "") {
   const TempFolder folder;
   const std::string file = folder.Path("demo.plan");
-  const std::string command =
-      Command("plan", layout) + " --set model.width=" + std::to_string(width) +
-      " --set model.context=" + std::to_string(context) + " -o " + file + " >/dev/null 2>&1";
+  const std::string command = Command("plan", layout) +
+                              " --set model.width=" + std::to_string(width) +
+                              " --set model.context=" + std::to_string(context) + settings +
+                              " -o " + file + " >/dev/null 2>&1";
   EXPECT_EQ(std::system(command.c_str()), 0) << command;
   absl::StatusOr<planner::Plan> plan = planner::ReadPlan(file);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *std::move(plan) : planner::Plan();
 }
 
-// CPU devices, or devices that behave like GPUs, whose collectives the host or they themselves run,
-// or some of each.
+// CPU devices, or devices that behave like GPUs, whose collectives and messages the host or they
+// themselves run, or some of each.
 enum class SessionDevices { kCpu, kEmulated, kEmulatedWithCollectives, kMixed };
 
 // The losses of the plan's steps on random bytes.
@@ -761,17 +763,48 @@ TEST(AnyPlanEmulatedTest, GivesTheBitsOfCpuDevices) {
            Layout{"dp=4,zero=3", 4, 4, "1f1b"},
            Layout{"tp=2,sp=true,recompute=full,offload=all", 2, 4, "1f1b"},
            Layout{"pp=2", 2, 4, "dualpipe"},
+           Layout{"tp=2,pp=2,sp=true", 4, 4, "zb-h1"},
+           Layout{"pp=4", 4, 4, "interleaved"},
+           Layout{"dp=2,pp=2", 4, 4, "chimera"},
        }) {
     SCOPED_TRACE(Name(layout));
     const planner::Plan plan = DemoPlan(layout, kContext, kWidth);
     const std::vector<double> losses = SessionLosses(plan, SessionDevices::kCpu);
     ExpectSameLosses(one, losses, 1e-4);
-    EXPECT_EQ(planner::OrderLaunches(plan, planner::BuiltinPolicies()).status(), absl::OkStatus());
+    const absl::StatusOr<actors::StreamLaunches> launches =
+        actors::PlanStreamLaunches(plan, planner::BuiltinPolicies());
+    EXPECT_EQ(launches.status(), absl::OkStatus());
+    EXPECT_EQ(launches.ok() ? launches->why_not_messages : "", "");
     EXPECT_EQ(losses, SessionLosses(plan, SessionDevices::kEmulated));
     EXPECT_EQ(losses, SessionLosses(plan, SessionDevices::kEmulatedWithCollectives));
     EXPECT_EQ(losses, SessionLosses(plan, SessionDevices::kMixed));
   }
 }
+
+// Every schedule of a pipeline has an order in which devices can launch collectives and messages,
+// and gives the bits of CPUs with it.
+class AnyPolicyOnStreamsTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(AnyPolicyOnStreamsTest, GivesTheBitsOfCpuDevices) {
+  const Layout layout = {"pp=4", 4, 8, GetParam()};
+  const planner::Plan plan = DemoPlan(layout, 16, 32, " --set model.layers=8 --set model.heads=2");
+  const absl::StatusOr<actors::StreamLaunches> launches =
+      actors::PlanStreamLaunches(plan, planner::BuiltinPolicies());
+  ASSERT_EQ(launches.status(), absl::OkStatus());
+  EXPECT_EQ(launches->launched, planner::Launched::kCollectivesAndMessages);
+  EXPECT_EQ(SessionLosses(plan, SessionDevices::kEmulatedWithCollectives),
+            SessionLosses(plan, SessionDevices::kCpu));
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, AnyPolicyOnStreamsTest,
+                         ::testing::Values("gpipe", "1f1b", "eager-1f1b", "interleaved",
+                                           "looped-bfs", "zb-h1", "zb-h2", "zb-1p", "zb-2p", "zb-v",
+                                           "v-half", "v-min", "dualpipe", "dualpipev", "chimera"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 // The states of the optimiser are on the host, each in full, and nothing else changes but what the
 // update works in.

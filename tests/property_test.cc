@@ -26,6 +26,7 @@
 #include "actors/cluster/cluster.h"
 #include "actors/session/session.h"
 #include "actors/session/state_init.h"
+#include "actors/session/stream_launches.h"
 #include "base/emulated_device.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -35,7 +36,6 @@
 #include "kernels/kernel.h"
 #include "planner/compile.h"
 #include "planner/cost/kernel_cost.h"
-#include "planner/plan/launch_order.h"
 #include "planner/plan/plan_io.h"
 #include "tests/support/interpreter.h"
 #include "tests/support/random_graph.h"
@@ -233,10 +233,10 @@ absl::StatusOr<planner::Plan> CompileCase(const Registries& registries, const Ra
   EXPECT_TRUE(plan == spelled_out)
       << "seed " << test.seed << ": devices that share a program differ";
   RETURN_IF_ERROR(planner::CheckKernelTiles(registries.ops, plan.kernels));
-  if (const auto order = planner::OrderLaunches(plan, registries.policies); order.ok()) {
-    RETURN_IF_ERROR(planner::CheckLaunchOrder(plan, registries.policies, *order));
-  } else if (!absl::StrContains(order.status().message(), "decides in which order")) {
-    return order.status();  // only a policy that decides while the plan runs leaves none
+  if (const auto launches = actors::PlanStreamLaunches(plan, registries.policies); launches.ok()) {
+    EXPECT_EQ(launches->why_not_messages, "") << "seed " << test.seed;
+  } else if (!absl::StrContains(launches.status().message(), "decides in which order")) {
+    return launches.status();  // only a policy that decides while the plan runs leaves none
   }
   std::mt19937_64 random(test.seed);
   if (random() % 2 == 0) return plan;

@@ -1,5 +1,6 @@
-// Collectives of GPUs through NCCL, whether this build can use it or not: nccl/ implements this
-// header where CUDA is built and NCCL's header is there, no_nccl/ otherwise (cmake/Folder.cmake).
+// Collectives and messages of GPUs through NCCL, whether this build can use it or not: nccl/
+// implements this header where CUDA is built and NCCL's header is there, no_nccl/ otherwise
+// (cmake/Folder.cmake).
 //
 // NCCL's library is large, so it is not linked but loaded when it is asked for.
 //

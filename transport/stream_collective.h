@@ -1,6 +1,10 @@
-// Collectives that devices run themselves, as work on their streams: NCCL's on GPUs, or those of
-// emulated devices (emulated/emulated_communicator.h). The host launches them, and neither waits
-// for them nor touches their data. transport/collective.h has those that the host runs.
+// Collectives and messages that devices run themselves, as work on their streams: NCCL's on GPUs,
+// or those of emulated devices (emulated/emulated_communicator.h). The host launches them, and
+// neither waits for them nor touches their data. transport/collective.h has those that the host
+// runs.
+//
+// A message is a collective, too: the permute of two devices of which only the first brings
+// something. So it is a rendezvous, in which the sender's stream may wait for the receiver's.
 //
 // Thread rule: a Communicator and what it makes belong to the executor of their device.
 // Invariants: every member launches the runs of a collective in the same order. Runs of different
@@ -13,9 +17,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -57,7 +63,8 @@ class Communicator {
   // `stream` is one of the device and outlives the last run, but not the result. With
   // `tells_failures`, members learn from it that another one has failed; without, they learn it
   // from another collective and have meaningless data until then. REQUIRES: CheckCollective(spec)
-  // is OK, `rank` is that of the device, and all members agree on `tells_failures`.
+  // is OK, `rank` is that of the device, the device has joined GroupOf(spec), and all members agree
+  // on `tells_failures`.
   virtual absl::StatusOr<std::unique_ptr<StreamCollective>> Create(const CollectiveSpec& spec,
                                                                    int rank, Stream& stream,
                                                                    bool tells_failures) = 0;
@@ -66,8 +73,43 @@ class Communicator {
   virtual void Cancel() {}
 };
 
-// Devices of a plan that run collectives together, by rank.
-using DeviceGroup = std::vector<uint32_t>;
+// A message of `num_bytes` from device `source`.
+CollectiveSpec MessageOf(uint32_t channel, uint32_t source, uint32_t destination,
+                         uint64_t num_bytes);
+// Whether the collective is what MessageOf makes.
+bool IsMessage(const CollectiveSpec& spec);
+
+// What a group of devices does.
+enum class GroupUse : uint8_t {
+  kCollectives,
+  kMessages,       // from the first device to the second
+  kSmallMessages,  // likewise, of at most kSmallMessageBytes
+};
+inline constexpr uint64_t kSmallMessageBytes = 64 << 10;
+
+// Thread blocks of a GPU that a message takes: enough for a good part of a link's bandwidth, and
+// few enough to leave most of a GPU to what computes while messages wait for their other side.
+inline constexpr int kMessageBlocks = 4;
+inline constexpr int kSmallMessageBlocks = 1;
+
+// Devices of a plan that run collectives together, or exchange messages in one direction: what a
+// communicator joins. Messages have groups of their own, so that they do not wait for collectives
+// of the same devices, nor for messages in the other direction.
+struct DeviceGroup {
+  DeviceGroup() = default;
+  DeviceGroup(std::initializer_list<uint32_t> devices) : devices(devices) {}
+  explicit DeviceGroup(std::vector<uint32_t> devices, GroupUse use = GroupUse::kCollectives)
+      : devices(std::move(devices)), use(use) {}
+
+  std::vector<uint32_t> devices;  // by rank; of messages: source, destination
+  GroupUse use = GroupUse::kCollectives;
+  friend auto operator<=>(const DeviceGroup&, const DeviceGroup&) = default;
+  friend bool operator==(const DeviceGroup&, const DeviceGroup&) = default;
+};
+// The group that runs it.
+DeviceGroup GroupOf(const CollectiveSpec& spec);
+// "devices 0, 1", or "messages from device 0 to device 1".
+std::string ToString(const DeviceGroup& group);
 
 // A communicator for device `index` of a plan. `groups` are all of which it is a member, in one
 // order for all devices of the plan, such as the increasing one: members of several groups may join

@@ -110,9 +110,12 @@ struct ClusterOptions {
   std::function<void(const std::string& address, const std::string& key)> on_listening;
   // Told of each node that joins. Called from a thread of the cluster: must not block.
   std::function<void(const NodeDescription& node)> on_join;
-  // Told, as a session starts, through what its devices run collectives themselves, such as "NCCL
-  // 2.28.9", or why the host runs them. Called by Session::Start.
-  std::function<void(const absl::StatusOr<std::string>& communicators)> on_collectives;
+  // Told, as a session starts, through what its devices run collectives and messages themselves,
+  // such as "NCCL 2.28.9", or why the host runs them; and if it runs messages alone, why that.
+  // Called by Session::Start.
+  std::function<void(const absl::StatusOr<std::string>& communicators,
+                     const std::string& why_not_messages)>
+      on_collectives;
   // Decides what becomes of a job that has lost a node, once for each node; `report` says who,
   // where and why, and its origin is the rank (error_origin.h). Null: the job ends. In a job that
   // goes on, sessions over the lost node fail with the report, others continue, sessions over the

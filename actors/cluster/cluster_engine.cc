@@ -226,7 +226,7 @@ absl::StatusOr<std::optional<NodeCollectives>> ClusterEngine::OpenCollectives(
     const std::vector<OpenedNode>& opened, const std::vector<NodeDescription>& nodes,
     const SessionOptions& options) {
   const planner::Plan& plan = session_->plan();
-  if (plan.collectives.empty()) return std::nullopt;
+  if (plan.collectives.empty() && plan.transfers.empty()) return std::nullopt;
   std::vector<NodeCommunicators> communicators;
   std::vector<std::string> names(num_processes());
   for (const OpenedNode& node : opened) communicators.push_back(node.communicators);
@@ -245,19 +245,19 @@ absl::StatusOr<std::optional<NodeCollectives>> ClusterEngine::OpenCollectives(
       agreed = launches.status();
     }
   }
-  if (on_collectives_ != nullptr) on_collectives_(agreed);
+  if (on_collectives_ != nullptr) on_collectives_(agreed, collectives.launches.why_not_messages);
   if (!agreed.ok()) return std::nullopt;
-  ASSIGN_OR_RETURN(collectives.ids, CreateGroupIds());
+  ASSIGN_OR_RETURN(collectives.ids, CreateGroupIds(collectives.launches.launched));
   return collectives;
 }
 
 // The node of a group's first device makes its id.
-absl::StatusOr<transport::GroupIds> ClusterEngine::CreateGroupIds() {
+absl::StatusOr<transport::GroupIds> ClusterEngine::CreateGroupIds(planner::Launched launched) {
   const auto groups =
       std::make_shared<std::vector<std::vector<transport::DeviceGroup>>>(num_processes());
-  for (transport::DeviceGroup& group : GroupsOf(session_->plan())) {
+  for (transport::DeviceGroup& group : GroupsOf(session_->plan(), launched)) {
     uint32_t rank = 0;
-    while (!session_->DevicesOf(rank).Has(group.front())) ++rank;
+    while (!session_->DevicesOf(rank).Has(group.devices.front())) ++rank;
     (*groups)[rank].push_back(std::move(group));
   }
   const auto ids = std::make_shared<transport::GroupIds>();

@@ -38,7 +38,8 @@ namespace penstock::actors {
 
 class ClusterEngine final : public Engine {
  public:
-  using OnCollectives = std::function<void(const absl::StatusOr<std::string>& communicators)>;
+  using OnCollectives = std::function<void(const absl::StatusOr<std::string>& communicators,
+                                           const std::string& why_not_messages)>;
 
   // `loop`, `supervisor` and `plan` outlive the result, `observer` Stop. `stop_timeout` limits how
   // long Stop waits for the nodes. `access` is that of the cluster, for what outlives the engine;
@@ -91,7 +92,7 @@ class ClusterEngine final : public Engine {
   absl::StatusOr<std::optional<NodeCollectives>> OpenCollectives(
       const std::vector<OpenedNode>& opened, const std::vector<NodeDescription>& nodes,
       const SessionOptions& options);
-  absl::StatusOr<transport::GroupIds> CreateGroupIds();
+  absl::StatusOr<transport::GroupIds> CreateGroupIds(planner::Launched launched);
   control::StatusPromise TakeEvents(
       control::Node::Client node, uint64_t max_events, uint32_t rank,
       const std::shared_ptr<std::vector<std::vector<TraceEvent>>>& events);

@@ -144,6 +144,7 @@ struct StreamCollectives {
   launches @0 :List(List(LaunchRun));  # of each device of the node
   tellsFailures @1 :List(Bool);  # of each collective of the plan
   groups @2 :List(Group);  # those with devices of the node
+  hasMessages @3 :Bool;  # launches are those of messages, too
 
   struct LaunchRun {
     phase @0 :UInt32;
@@ -152,6 +153,7 @@ struct StreamCollectives {
   struct Group {
     devices @0 :List(UInt32);
     id @1 :Data;
+    use @2 :UInt8;  # transport::GroupUse
   }
 }
 

@@ -64,11 +64,13 @@ absl::StatusOr<std::string> AgreeOnCommunicators(absl::Span<const NodeCommunicat
 NodeCollectives PartOf(const NodeCollectives& all, DeviceRange devices) {
   NodeCollectives part;
   part.launches.tells_failures = all.launches.tells_failures;
+  part.launches.launched = all.launches.launched;
   part.launches.order.resize(all.launches.order.size());
   std::copy_n(all.launches.order.begin() + devices.first, devices.count,
               part.launches.order.begin() + devices.first);
   for (const auto& [group, id] : all.ids) {
-    if (std::any_of(group.begin(), group.end(), [&](uint32_t d) { return devices.Has(d); })) {
+    if (std::any_of(group.devices.begin(), group.devices.end(),
+                    [&](uint32_t d) { return devices.Has(d); })) {
       part.ids[group] = id;
     }
   }
@@ -113,10 +115,14 @@ void WriteCollectives(const NodeCollectives& collectives, DeviceRange devices,
   const std::vector<bool>& tells_failures = collectives.launches.tells_failures;
   auto tells = builder.initTellsFailures(static_cast<unsigned>(tells_failures.size()));
   for (unsigned i = 0; i < tells.size(); ++i) tells.set(i, tells_failures[i]);
+  builder.setHasMessages(collectives.launches.launched ==
+                         planner::Launched::kCollectivesAndMessages);
   auto groups = builder.initGroups(static_cast<unsigned>(collectives.ids.size()));
   unsigned next = 0;
   for (const auto& [group, id] : collectives.ids) {
-    groups[next].setDevices(kj::ArrayPtr<const uint32_t>(group.data(), group.size()));
+    groups[next].setDevices(
+        kj::ArrayPtr<const uint32_t>(group.devices.data(), group.devices.size()));
+    groups[next].setUse(static_cast<uint8_t>(group.use));
     groups[next].setId(control::AsData(id.data(), id.size()));
     ++next;
   }
@@ -141,17 +147,24 @@ absl::StatusOr<NodeCollectives> ReadCollectives(control::StreamCollectives::Read
       collectives.launches.order[devices.first + i].push_back({run.getPhase(), run.getCount()});
     }
   }
+  if (reader.getHasMessages()) {
+    collectives.launches.launched = planner::Launched::kCollectivesAndMessages;
+  }
   for (const bool tells : reader.getTellsFailures()) {
     collectives.launches.tells_failures.push_back(tells);
   }
   for (const auto group : reader.getGroups()) {
     if (group.getDevices().size() > num_devices ||
+        group.getUse() > static_cast<uint8_t>(transport::GroupUse::kSmallMessages) ||
+        (group.getUse() != 0 && group.getDevices().size() != 2) ||
         group.getId().size() > transport::kMaxGroupIdBytes) {
       return too_many();
     }
-    transport::DeviceGroup members;
+    std::vector<uint32_t> members;
     for (const uint32_t device : group.getDevices()) members.push_back(device);
-    collectives.ids[std::move(members)] = control::AsText(group.getId());
+    collectives.ids[transport::DeviceGroup(std::move(members),
+                                           static_cast<transport::GroupUse>(group.getUse()))] =
+        control::AsText(group.getId());
   }
   return collectives;
 }

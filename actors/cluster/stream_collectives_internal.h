@@ -1,10 +1,9 @@
-// How the nodes of a session agree to let their devices run the collectives themselves, as GPUs do
-// through NCCL, and what they are told then.
+// How the nodes of a session agree to let their devices run the collectives and messages
+// themselves, as GPUs do through NCCL, and what they are told then.
 //
 //   coordinator                          nodes
 //   open()                        ---->  what each can use, and on which hardware
-//     all can use the same, and the plan has an order of launches; otherwise the host runs the
-//     collectives
+//     all can use the same, and the plan has an order of launches; otherwise the host runs them
 //   createGroupIds()              ---->  asked of the node of each group's first device
 //   connect(launches, ids)        ---->  each gets the ids of the groups of its own devices
 //

@@ -37,6 +37,7 @@ using transport::CommunicatorFactory;
 using transport::CommunicatorSource;
 using transport::DeviceGroup;
 using transport::GroupIds;
+using transport::GroupUse;
 
 // ---- What nodes tell and are told.
 
@@ -72,7 +73,11 @@ NodeCollectives Collectives() {
   NodeCollectives collectives;
   collectives.launches.order = {{{0, 2}, {1, 1}}, {{0, 3}}, {}, {{2, 1}}};
   collectives.launches.tells_failures = {true, false, true};
-  collectives.ids = {{{0, 1}, "one"}, {{0, 1, 2, 3}, std::string("\0two", 4)}, {{2, 3}, "three"}};
+  collectives.launches.launched = planner::Launched::kCollectivesAndMessages;
+  collectives.ids = {{{0, 1}, "one"},
+                     {DeviceGroup({1, 2}, GroupUse::kMessages), "of messages"},
+                     {{0, 1, 2, 3}, std::string("\0two", 4)},
+                     {{2, 3}, "three"}};
   return collectives;
 }
 
@@ -89,6 +94,7 @@ TEST(StreamCollectivesTest, ANodeGetsItsOwnPart) {
   EXPECT_EQ(read->launches.order, expected.launches.order);
   EXPECT_EQ(read->launches.tells_failures, expected.launches.tells_failures);
   EXPECT_EQ(read->ids, expected.ids);
+  EXPECT_EQ(read->launches.launched, planner::Launched::kCollectivesAndMessages);
 }
 
 TEST(StreamCollectivesTest, RefusesWhatDoesNotFitTheDevices) {
@@ -202,8 +208,10 @@ class StreamClusterTest : public testing::ClusterTest {
             std::async(std::launch::async, [&node = nodes_[rank]] { return RunNode(node); }));
       }
     };
-    options.on_collectives = [this](const absl::StatusOr<std::string>& how) {
+    options.on_collectives = [this](const absl::StatusOr<std::string>& how,
+                                    const std::string& why_not_messages) {
       told_.push_back(how);
+      why_not_messages_ = why_not_messages;
     };
     ASSIGN_OR_RETURN(const std::unique_ptr<Cluster> cluster, Cluster::Start(options));
     const absl::Status status = RunSteps(*cluster, plan);
@@ -236,13 +244,14 @@ class StreamClusterTest : public testing::ClusterTest {
   std::vector<std::shared_ptr<CountingSource>> sources_;
   std::vector<NodeOptions> nodes_;
   std::vector<absl::StatusOr<std::string>> told_;
+  std::string why_not_messages_;
   bool shares_hardware_ = false;
 };
 
 // The first device's node makes the id of a group, and the nodes of its members alone get it.
 TEST_F(StreamClusterTest, DevicesOfSeveralNodesRunCollectivesThemselves) {
   const planner::Plan plan = PlanOfAxes();
-  const std::vector<DeviceGroup> groups = GroupsOf(plan);
+  const std::vector<DeviceGroup> groups = GroupsOf(plan, planner::Launched::kCollectives);
   EXPECT_THAT(groups, ::testing::IsSupersetOf({DeviceGroup{0, 1}, DeviceGroup{0, 2},
                                                DeviceGroup{1, 3}, DeviceGroup{2, 3}}));
   ASSERT_EQ(RunJob(plan), absl::OkStatus());
@@ -254,7 +263,7 @@ TEST_F(StreamClusterTest, DevicesOfSeveralNodesRunCollectivesThemselves) {
     const std::vector<DeviceGroup> own = GroupsWith(groups, 2 * rank, 2);
     EXPECT_EQ(source.ids.size(), own.size());
     int num_led = 0;
-    for (const DeviceGroup& group : groups) num_led += group.front() / 2 == rank ? 1 : 0;
+    for (const DeviceGroup& group : groups) num_led += group.devices.front() / 2 == rank ? 1 : 0;
     EXPECT_EQ(source.num_ids, num_led);
     for (const DeviceGroup& group : own) {
       ASSERT_TRUE(source.ids.contains(group));
@@ -265,6 +274,33 @@ TEST_F(StreamClusterTest, DevicesOfSeveralNodesRunCollectivesThemselves) {
     }
   }
   EXPECT_EQ(ids.size(), groups.size());
+}
+
+// Stages lie in different processes, and one reads what the other has made.
+TEST_F(StreamClusterTest, StagesOfSeveralNodesExchangeMessagesThemselves) {
+  const planner::Plan plan = PlanOf(
+      "mesh m = [mb=2 temporal, a=2]\n"
+      "graph g {\n"
+      "  %x = input : f32[4, 4] @[mb.a, _] stage 0\n"
+      "  %y = neg(%x) : f32[4, 4] @[mb.a, _] stage 0\n"
+      "  %r = reduce_sum(%y) {axes=[0]} : f32[4] stage 1\n"
+      "  %c = reduce_sum(%y) {axes=[1]} : f32[4] stage 1\n"
+      "  %s = reduce_sum(%y) {axes=[0, 1]} : f32[] stage 1\n"
+      "  return %r, %c, %s\n"
+      "}\n");
+  ASSERT_EQ(plan.devices.size(), size_t{kDevices});
+  ASSERT_FALSE(plan.transfers.empty());
+  const std::vector<DeviceGroup> groups =
+      GroupsOf(plan, planner::Launched::kCollectivesAndMessages);
+  EXPECT_THAT(groups, ::testing::IsSupersetOf({DeviceGroup({0, 2}, GroupUse::kSmallMessages),
+                                               DeviceGroup({1, 3}, GroupUse::kSmallMessages)}));
+  ASSERT_EQ(RunJob(plan), absl::OkStatus());
+  ASSERT_EQ(told_.size(), 1u);
+  EXPECT_EQ(told_[0].value_or(""), "emulated communicators");
+  EXPECT_EQ(why_not_messages_, "");
+  for (uint32_t device = 0; device < kDevices; ++device) {
+    EXPECT_EQ(sources_[device / 2]->joined[device], GroupsWith(groups, device, 1));
+  }
 }
 
 TEST_F(StreamClusterTest, TheHostRunsThemIfANodeHasNoCommunicators) {

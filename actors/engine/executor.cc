@@ -186,7 +186,8 @@ void DeviceExecutor::BeginIdle() {
   for (const uint32_t comm : active_comms_) {
     if (communication_.comms()[comm].collective != nullptr) kind = IdleTime::kCollective;
   }
-  if (num_stream_comms_running_ > 0) kind = IdleTime::kCollective;
+  if (num_stream_comms_running_ > 0 && kind == IdleTime::kNothing) kind = IdleTime::kTransfer;
+  if (num_stream_collectives_running_ > 0) kind = IdleTime::kCollective;
   idle_.Begin(kind, clock_->NowNs());
 }
 
@@ -397,18 +398,15 @@ bool DeviceExecutor::Advance(uint32_t index) {
   return num_fired > 0;
 }
 
-// The actor of the phase that fires next; kNone: none is ready. Where the device runs collectives
-// itself, all fire in the planned order, so that what waits for a collective is the same on all
-// devices.
+// The actor of the phase that fires next; kNone: none is ready. Where the device runs communication
+// itself, all fire in the planned order, so that what waits for it is the same on all devices.
 uint32_t DeviceExecutor::TakeReady(uint32_t index) {
   Progress& progress = progress_[index];
   const uint32_t end = phases_[index].end_actor;
   if (!stream_comms_.empty()) {
     uint32_t& next = progress.next_in_order;
     while (next < end && !actors_[next].runs_on_stream) ++next;
-    if (next < end && actors_[next].kind == ActorKind::kCollective && !MayLaunch(index)) {
-      return kNone;
-    }
+    if (next < end && IsStreamComm(actors_[next]) && !MayLaunch(index)) return kNone;
     return next < end && ready_.TakeFirst(next, next + 1) != kNone ? next++ : kNone;
   }
   const uint32_t begin = progress.first_ready;
@@ -435,7 +433,7 @@ void DeviceExecutor::FinishIfDone(uint32_t phase) {
 void DeviceExecutor::FinishLaunch(uint32_t index) {
   const Phase& phase = phases_[index];
   Progress& progress = progress_[index];
-  if (phase.num_stream_comms > 0) JoinCollectives(phase);
+  if (phase.num_stream_comms > 0) JoinStreamComms(phase);
   progress.is_running = false;
   ++progress.next_instance;
   switch (phase.lane) {
@@ -534,8 +532,8 @@ absl::Status DeviceExecutor::TryExecute(uint32_t index, uint32_t phase) {
 
 void DeviceExecutor::Fire(uint32_t index, uint32_t phase) {
   const Actor& actor = actors_[index];
-  if (actor.kind == ActorKind::kCollective) {
-    LaunchCollective(index, phase);
+  if (IsStreamComm(actor)) {
+    LaunchStreamComm(index, phase);
     return;
   }
   if (actor.num_joins > 0) Join(actor, &StreamOf(phases_[phase]));

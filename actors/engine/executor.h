@@ -14,10 +14,10 @@
 // something leaves it: before a communication, whose bytes go through host memory
 // (host_staging.h), and for the completion of phase instances, which a mark in the stream tells
 // (lane_stream.h). kLaunchAhead bounds how far a lane runs ahead. A device may also run its
-// collectives itself (transport/stream_collective.h): then streams wait for other devices, so acts
-// are launched in the planned order, phases follow each other by instances (PhaseSource), and a
-// phase that comes to a collective waits with its launch until it is its turn
-// (planner/plan/launch_order.h).
+// collectives itself, and what it sends and receives (transport/stream_collective.h): then streams
+// wait for other devices, so acts are launched in the planned order, phases follow each other by
+// instances (PhaseSource), and a phase that comes to such an act waits with its launch until it is
+// its turn (planner/plan/launch_order.h).
 //
 // Phases of an asynchronous device whose acts are kernels and copies alone are captured into graphs
 // and launched by one call (phase_graph.h).
@@ -104,8 +104,8 @@ struct ExecutorOptions {
   int64_t trace_every = 1;       // steps: 0, trace_every, 2 * trace_every, ... are recorded
   int64_t first_step = 0;        // what step 0 counts as: see SessionOptions
   bool captures_graphs = true;   // of steady phases: see SessionOptions
-  // For tests: picks any actor that is ready; 0: the first. Ignored where the device runs its
-  // collectives itself, and in graphs.
+  // For tests: picks any actor that is ready; 0: the first. Ignored where the device runs
+  // communication itself, and in graphs.
   uint64_t firing_seed = 0;
 };
 
@@ -210,7 +210,7 @@ class DeviceExecutor {
     uint32_t first_ready = 0;    // no actor before it is ready
     uint32_t outstanding = 0;    // started communication still to come
     uint32_t num_launched = 0;   // instances that have been launched and are not complete
-    uint32_t next_in_order = 0;  // where the device runs collectives itself: see TakeReady
+    uint32_t next_in_order = 0;  // where the device runs communication itself: see TakeReady
     bool is_running = false;
     bool is_timed = false;   // its acts are measured
     bool is_queued = false;  // in open_floating_
@@ -280,10 +280,10 @@ class DeviceExecutor {
   void DeliverFetches(const LaneStream::Mark& instance);
   void Fire(uint32_t actor, uint32_t phase);
   void Join(const Actor& actor, LaneStream* stream);
-  // Whether it is the turn of the phase, which is at a collective of the device's streams.
+  // Whether it is the turn of the phase, which is at communication of the device's streams.
   bool MayLaunch(uint32_t phase) const { return launches_[launch_run_].phase == phase; }
-  void LaunchCollective(uint32_t actor, uint32_t phase);
-  void JoinCollectives(const Phase& phase);
+  void LaunchStreamComm(uint32_t actor, uint32_t phase);
+  void JoinStreamComms(const Phase& phase);
   void FollowSources(uint32_t phase);
   void Send(const uint32_t* messages, uint32_t count, Progress* progress);
   void StartReadyComms();
@@ -384,8 +384,9 @@ class DeviceExecutor {
   std::vector<StreamComm> stream_comms_;
   std::vector<planner::LaunchRun> launches_;           // see LinkedDevice
   uint32_t launch_run_ = 0;                            // whose turn it is, in launches_
-  uint32_t num_launched_ = 0;                          // collectives of that turn
+  uint32_t num_launched_ = 0;                          // in that turn
   uint32_t num_stream_comms_running_ = 0;              // runs launched and not noticed to be over
+  uint32_t num_stream_collectives_running_ = 0;        // those of collectives among them
   std::array<int64_t, kNumLanes> last_act_ns_ = {};    // when the lane's last traced act ended
   std::array<int64_t, kNumLanes> last_phase_ns_ = {};  // likewise of phase instances
   bool has_stream_error_ = false;                      // since the streams were reset

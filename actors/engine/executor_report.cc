@@ -129,11 +129,11 @@ std::vector<DeviceWait> DeviceExecutor::Waits() const {
       uint32_t blocked = phase.first_actor;
       while (blocked + 1 < phase.end_actor && pending_[blocked] == 0) ++blocked;
       const uint32_t next = progress.next_in_order;
-      if (next < phase.end_actor && actors_[next].kind == ActorKind::kCollective &&
-          !stream_comms_.empty() && pending_[next] == 0 && !MayLaunch(p)) {
+      if (next < phase.end_actor && IsStreamComm(actors_[next]) && pending_[next] == 0 &&
+          !MayLaunch(p)) {
         const std::string turn =
             StrCat("phase '", device_plan_.phases[launches_[launch_run_].phase].name,
-                   "', which launches a collective first");
+                   "', which launches first");
         waits.push_back({NameOf(next), turn, kNone,
                          StrCat(name, ", is at actor '", NameOf(next), "', after ", turn)});
         continue;

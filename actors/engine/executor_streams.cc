@@ -41,7 +41,7 @@ void DeviceExecutor::ReserveMarks(Device& device) {
                                 is_tracing_);
   }
   // A mark a run. As many instances of a phase as its lane has room for are under way, and as many
-  // may have completed since their collectives were looked at.
+  // may have completed since their communication was looked at.
   for (StreamComm& comm : stream_comms_) {
     comm.stream->SetCapacity(device, 2 * StreamOf(phases_[PhaseOf(comm.actor)]).capacity(),
                              is_tracing_);
@@ -136,6 +136,7 @@ bool DeviceExecutor::PollStreamComms() {
       if (error != nullptr) FailStream(*error, run);
       const int64_t now = comm.stream->Pop(clock_->NowNs());
       --num_stream_comms_running_;
+      if (comm.kind == ActorKind::kCollective) --num_stream_collectives_running_;
       CountCommunication(comm.ordinal);
       run.begin_ns = std::max(run.begin_ns, std::exchange(comm.last_ns, now));
       if (is_tracing_) Trace(run, now);
@@ -146,16 +147,16 @@ bool DeviceExecutor::PollStreamComms() {
   return has_moved;
 }
 
-// What `stream` is given from here on comes after the collectives that the actor needs.
+// What `stream` is given from here on comes after the communication that the actor needs.
 void DeviceExecutor::Join(const Actor& actor, LaneStream* stream) {
   for (uint32_t i = 0; i < actor.num_joins; ++i) {
     stream->Follow(*stream_comms_[joins_[actor.first_join + i]].stream);
   }
 }
 
-// A collective that the device runs itself, beside its lane. It takes place in poisoned steps, too:
-// the other members wait for it.
-void DeviceExecutor::LaunchCollective(uint32_t index, uint32_t phase_index) {
+// Communication that the device runs itself, beside its lane. It takes place in poisoned steps,
+// too: the other members wait for it.
+void DeviceExecutor::LaunchStreamComm(uint32_t index, uint32_t phase_index) {
   const Actor& actor = actors_[index];
   const Phase& phase = phases_[phase_index];
   Progress& progress = progress_[phase_index];
@@ -164,13 +165,15 @@ void DeviceExecutor::LaunchCollective(uint32_t index, uint32_t phase_index) {
   Join(actor, comm.stream.get());
   comm.stream->Follow(StreamOf(phase));
   void* const* args = args_.data() + actor.first_arg;
-  const absl::Status status =
-      comm.collective->Launch({args, args + actor.num_inputs, RecordOf(progress.step).is_poisoned,
-                               progress.first_launch + index});
+  void* const none = nullptr;  // what the receiver of a message brings, and the sender ends with
+  const absl::Status status = comm.collective->Launch(
+      {actor.num_inputs > 0 ? args : &none, actor.num_outputs > 0 ? args + actor.num_inputs : &none,
+       RecordOf(progress.step).is_poisoned, progress.first_launch + index});
   if (!status.ok()) Fail(MarkOf(index, phase_index, 0), status);
   comm.stream->Promise(1);
   comm.stream->Record(MarkOf(index, phase_index, begin_ns));
   ++num_stream_comms_running_;
+  if (comm.kind == ActorKind::kCollective) ++num_stream_collectives_running_;
   if (++num_launched_ == launches_[launch_run_].count) {
     num_launched_ = 0;
     launch_run_ = (launch_run_ + 1) % static_cast<uint32_t>(launches_.size());
@@ -180,8 +183,8 @@ void DeviceExecutor::LaunchCollective(uint32_t index, uint32_t phase_index) {
 }
 
 // All of the phase has been launched. Phases of other lanes follow its lane, so it follows the
-// collectives before they get tokens.
-void DeviceExecutor::JoinCollectives(const Phase& phase) {
+// communication before they get tokens.
+void DeviceExecutor::JoinStreamComms(const Phase& phase) {
   for (uint32_t i = 0; i < phase.num_stream_comms; ++i) {
     const StreamComm& comm = stream_comms_[phase.first_stream_comm + i];
     StreamOf(phase).Follow(*comm.stream);
@@ -205,7 +208,7 @@ void DeviceExecutor::Complete(const LaneStream::Mark& instance, int64_t now) {
   if (phase.lane == Lane::kCompute) CountComputed(phase.type, now - ran.begin_ns);
   StepRecord& record = RecordOf(instance.step);
   if (--record.remaining > 0) return;
-  // Its collectives are over, too. Once the step is reported, another thread may take the trace.
+  // Its communication is over, too. Once the step is reported, another thread may take the trace.
   if (!stream_comms_.empty()) PollStreamComms();
   CompleteStep(record);
 }
@@ -257,9 +260,8 @@ void DeviceExecutor::FailStream(const StreamError& error, const LaneStream::Mark
     failed.microbatch = instance % num_microbatches_;
   }
   // A stream brings its error up again with what it skips in later steps. That another member of a
-  // collective has failed is told by that member.
-  const bool is_of_another =
-      actors_[actor].kind == ActorKind::kCollective && absl::IsAborted(error.status);
+  // collective or a peer has failed is told by that device.
+  const bool is_of_another = IsStreamComm(actors_[actor]) && absl::IsAborted(error.status);
   if (failed.step >= completed_ && !is_of_another) Fail(failed, error.status);
   Poison(where.step);
 }

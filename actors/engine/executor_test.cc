@@ -52,6 +52,7 @@ class ExecutorTest : public ::testing::Test {
       options.seed = seed;
       options.is_emulated = seed % 2 == 1;
       options.has_stream_collectives = seed % 4 == 3;
+      options.has_stream_messages = seed % 8 == 7;
       options.acts_per_poll = seed % 3 == 0 ? 1 : 256;
       options.firing_seed = seed % 5 < 2 ? 0 : seed;
       std::unique_ptr<EngineHarness> harness = Start(plan, options);
@@ -275,6 +276,120 @@ TEST_F(ExecutorTest, PipelineOverTransfers) {
           }
         },
         kSeeds / 2);
+  }
+}
+
+// Sends wait for their receives, on streams. The host has no transport there.
+TEST_F(ExecutorTest, StagesExchangeMessagesThemselves) {
+  for (const char* policy : {"gpipe", "1f1b"}) {
+    const planner::Plan plan = PipelinePlan(4, 6, policy);
+    for (int seed = 0; seed < kSeeds / 5; ++seed) {
+      SCOPED_TRACE(seed);
+      HarnessOptions options;
+      options.seed = seed;
+      options.is_emulated = options.has_stream_collectives = options.has_stream_messages = true;
+      options.acts_per_poll = seed % 3 == 0 ? 1 : 256;
+      options.trace_capacity = seed % 2 == 0 ? 0 : 10'000;
+      std::unique_ptr<EngineHarness> harness = Start(plan, options);
+      ASSERT_NE(harness, nullptr);
+      ASSERT_TRUE(harness->launches_messages());
+      for (int step = 0; step < 4; ++step) harness->Submit({FeedOf(6, 100 * step)});
+      ASSERT_TRUE(harness->RunUntilDone()) << StrJoin(harness->Describe(), "\n");
+      for (int step = 0; step < 4; ++step) {
+        ASSERT_EQ(harness->StepStatus(step), absl::OkStatus());
+        for (int m = 0; m < 6; ++m) {
+          ASSERT_EQ(At(harness->fetched(step, 0), m, 1),
+                    PipelineReference(4, 100 * step + 10 * m + 1));
+        }
+      }
+    }
+  }
+}
+
+// Two values go from one device to another, which has more registers for the second one: without
+// turns it would come to receive that one first, and EmulatedCommunicator would find it.
+TEST_F(ExecutorTest, MessagesOfAPairAreLaunchedInOneOrder) {
+  constexpr uint32_t kMicrobatches = 6;
+  EnginePlanBuilder b(kMicrobatches);
+  b.AddDevice(0);
+  b.AddDevice(1);
+  const uint32_t x = b.AddRegister(0, kMicrobatches);
+  const uint32_t y = b.AddRegister(0, kMicrobatches);
+  b.BeginPhase(0, "F", PhaseKind::kForward);
+  const uint32_t make_x = b.AddKernel(0, "x", "t.iota", {}, {x});
+  const uint32_t make_y = b.AddKernel(0, "y", "t.affine", {x}, {y}, {{"scale", 3.0}});
+  b.AddChannel(0, make_x, make_y);
+  b.BeginPhase(0, "send x", PhaseKind::kTransfer, Lane::kFloating);
+  b.AddChannel(0, make_x, b.AddSend(0, "send.x", x, 1), 1, 1, kMicrobatches);
+  const uint32_t transfer_x = b.last_transfer();
+  b.BeginPhase(0, "send y", PhaseKind::kTransfer, Lane::kFloating);
+  b.AddChannel(0, make_y, b.AddSend(0, "send.y", y, 1), 1, 1, kMicrobatches);
+  const uint32_t transfer_y = b.last_transfer();
+  const uint32_t got_x = b.AddRegister(1, 1);
+  const uint32_t got_y = b.AddRegister(1, 4);
+  const uint32_t sum = b.AddRegister(1);
+  b.BeginPhase(1, "recv x", PhaseKind::kTransfer, Lane::kFloating);
+  const uint32_t recv_x = b.AddRecv(1, "recv.x", got_x, transfer_x);
+  b.BeginPhase(1, "recv y", PhaseKind::kTransfer, Lane::kFloating);
+  const uint32_t recv_y = b.AddRecv(1, "recv.y", got_y, transfer_y);
+  b.BeginPhase(1, "F", PhaseKind::kForward);
+  const uint32_t add = b.AddKernel(1, "add", "t.sum", {got_x, got_y}, {sum});
+  b.AddChannel(1, recv_x, add, 1, 1, 1);
+  b.AddChannel(1, recv_y, add, 1, 1, 4);
+  b.AddChannel(1, add, b.AddFetch(1, "sum", sum));
+  const planner::Plan plan = b.Build();
+  for (int seed = 0; seed < kSeeds / 5; ++seed) {
+    SCOPED_TRACE(seed);
+    HarnessOptions options;
+    options.seed = seed;
+    options.is_emulated = options.has_stream_collectives = options.has_stream_messages = true;
+    std::unique_ptr<EngineHarness> harness = Start(plan, options);
+    ASSERT_NE(harness, nullptr);
+    ASSERT_TRUE(harness->launches_messages());
+    for (int step = 0; step < 3; ++step) harness->Submit({});
+    ASSERT_TRUE(harness->RunUntilDone()) << StrJoin(harness->Describe(), "\n");
+    for (int step = 0; step < 3; ++step) {
+      ASSERT_EQ(harness->StepStatus(step), absl::OkStatus());
+      for (int m = 0; m < static_cast<int>(kMicrobatches); ++m) {
+        ASSERT_EQ(At(harness->fetched(step, 0), m, 1), 4 * (100 * step + 10 * m + 1));
+      }
+    }
+  }
+}
+
+// A kernel fails on one stage. It is named once, the other stages poison their steps, too, and what
+// is submitted after that runs.
+TEST_F(ExecutorTest, AStageThatFailsTellsItsPeersByMessages) {
+  planner::Plan plan = PipelinePlan(3, 4, "1f1b");
+  for (planner::ActorPlan& actor : plan.devices[1].actors) {
+    if (actor.name != "f1") continue;
+    plan.kernels[actor.kernel].op = "t.fail";
+    plan.kernels[actor.kernel].attributes.Set("step", 1);
+    plan.kernels[actor.kernel].attributes.Set("microbatch", 2);
+  }
+  for (int seed = 0; seed < kSeeds / 5; ++seed) {
+    SCOPED_TRACE(seed);
+    std::vector<DeviceStepReport> reports;
+    HarnessOptions options;
+    options.seed = seed;
+    options.is_emulated = options.has_stream_collectives = options.has_stream_messages = true;
+    options.on_step_done = [&](const DeviceStepReport& report) { reports.push_back(report); };
+    std::unique_ptr<EngineHarness> harness = Start(plan, options);
+    ASSERT_NE(harness, nullptr);
+    ASSERT_TRUE(harness->launches_messages());
+    for (int step = 0; step < 2; ++step) harness->Submit({FeedOf(4, 100 * step)});
+    ASSERT_TRUE(harness->RunUntilDone()) << StrJoin(harness->Describe(), "\n");
+    EXPECT_EQ(harness->StepStatus(0), absl::OkStatus());
+    ASSERT_EQ(harness->errors().size(), 1u);
+    EXPECT_THAT(std::string(harness->StepStatus(1).message()),
+                HasSubstr("actor f1 on device 1, step 2, micro-batch 2: the disk is on fire"));
+    int num_poisoned = 0;
+    for (const DeviceStepReport& report : reports) num_poisoned += report.is_poisoned ? 1 : 0;
+    EXPECT_EQ(num_poisoned, 3);
+    harness->Submit({FeedOf(4, 300)});
+    ASSERT_TRUE(harness->RunUntilDone());
+    EXPECT_EQ(harness->StepStatus(2), absl::OkStatus());
+    ASSERT_EQ(At(harness->fetched(2, 0), 3, 2), PipelineReference(3, 332));
   }
 }
 

@@ -25,6 +25,11 @@ using planner::PhasePlan;
 using planner::Plan;
 using planner::RegisterPlan;
 
+CollectiveSpec MessageOf(const planner::TransferPlan& transfer) {
+  return transport::MessageOf(transfer.channel, transfer.source, transfer.destination,
+                              transfer.num_bytes);
+}
+
 int RankOf(const CollectiveSpec& spec, uint32_t device) {
   const auto member = std::find(spec.devices.begin(), spec.devices.end(), device);
   return static_cast<int>(member - spec.devices.begin());
@@ -158,7 +163,7 @@ class Linker {
     return absl::OkStatus();
   }
 
-  // The end of a phase waits for its collectives on streams. A copy for the transport behind it,
+  // The end of a phase waits for its communication on streams. A copy for the transport behind it,
   // which a peer may need first, would wait for ever.
   absl::Status CheckStreamComms() const {
     for (uint32_t p = 0; p < out_.phases.size(); ++p) {
@@ -168,7 +173,7 @@ class Linker {
         if (RunsOnStream(i)) continue;
         return absl::UnimplementedError(
             StrCat("phase ", device_.phases[p].name, " on device ", index_,
-                   " has collectives that the device runs itself and '", device_.actors[i].name,
+                   " has communication that the device runs itself and '", device_.actors[i].name,
                    "', which the host runs; they need phases of their own"));
       }
     }
@@ -181,7 +186,8 @@ class Linker {
   }
 
   bool IsStreamComm(uint32_t actor) const {
-    return device_.actors[actor].kind == ActorKind::kCollective && target_.communicator != nullptr;
+    return target_.communicator != nullptr &&
+           planner::IsLaunched(device_.actors[actor].kind, target_.launched);
   }
 
   absl::Status LinkComm(const ActorPlan& plan, uint32_t index, Actor* actor) {
@@ -208,10 +214,14 @@ class Linker {
     comm.actor = index;
     comm.ordinal = num_comms_++;
     comm.stream = std::make_unique<LaneStream>(*target_.device);
-    const CollectiveSpec& spec = plan_.collectives[plan.target];
+    comm.kind = plan.kind;
+    const bool is_message = plan.kind != ActorKind::kCollective;
+    const CollectiveSpec spec =
+        is_message ? MessageOf(plan_.transfers[plan.target]) : plan_.collectives[plan.target];
+    const bool tells_failures = is_message || (*target_.tells_failures)[plan.target];
     ASSIGN_OR_RETURN(comm.collective,
                      target_.communicator->Create(spec, RankOf(spec, index_), comm.stream->stream(),
-                                                  (*target_.tells_failures)[plan.target]));
+                                                  tells_failures));
     return absl::OkStatus();
   }
 
@@ -322,7 +332,7 @@ class Linker {
     }
   }
 
-  // An actor that uses the operands of a collective on a stream waits for that stream.
+  // An actor that uses the operands of communication on a stream waits for that stream.
   void LinkJoins() {
     if (out_.stream_comms.empty()) return;
     std::vector<std::vector<uint32_t>> joins(out_.actors.size());

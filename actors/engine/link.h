@@ -49,7 +49,7 @@ struct Actor {
   uint16_t num_early = 0;
   uint16_t num_late = 0;  // messages when communication has completed
   uint16_t num_increments = 0;
-  // Collectives on streams whose runs come before what this one does on its stream.
+  // Communication on streams whose runs come before what this one does on its stream.
   uint16_t num_joins = 0;
   planner::ActorKind kind = planner::ActorKind::kKernel;
   bool runs_on_stream = true;  // as opposed to moving by itself
@@ -57,6 +57,11 @@ struct Actor {
   uint32_t act_ns = 1'000'000;
 };
 static_assert(sizeof(Actor) <= 64, "an actor is at most one cache line");
+
+// Whether the device runs the actor's communication itself: see StreamComm.
+inline bool IsStreamComm(const Actor& actor) {
+  return actor.runs_on_stream && planner::IsCommunication(actor.kind);
+}
 
 // A message is an in-phase token: the index of the actor that gets it, and whether that
 // communicates.
@@ -165,12 +170,13 @@ struct PhaseSource {
   friend auto operator<=>(const PhaseSource&, const PhaseSource&) = default;
 };
 
-// A collective that the device runs itself, on a stream of its own: kernels and other collectives
-// overlap it.
+// A collective, or one side of a message, that the device runs itself, on a stream of its own:
+// kernels and other communication overlap it.
 struct StreamComm {
   uint32_t actor = 0;
   uint32_t ordinal = 0;  // among the communicating actors of the device
-  int64_t last_ns = 0;   // when the last run that was noticed had ended
+  planner::ActorKind kind = planner::ActorKind::kCollective;
+  int64_t last_ns = 0;  // when the last run that was noticed had ended
   std::unique_ptr<transport::StreamCollective> collective;
   std::unique_ptr<LaneStream> stream;  // its work uses the collective
 };
@@ -198,10 +204,10 @@ struct LinkedDevice {
   std::vector<uint32_t> joins;           // indices of stream_comms
   // The order in which the device launches them in a step, by phase.
   std::vector<planner::LaunchRun> launches;
-  // Where the device runs collectives itself, streams wait for each other's collectives. What waits
-  // for what has to follow from the plan alone: it must not differ between devices. So floating
-  // phases, which start in any order, have streams of their own, and a phase follows those phase
-  // instances that its tokens and credits come from, and no more.
+  // Where the device runs these itself, streams wait for those of other devices. What waits for
+  // what has to follow from the plan alone: it must not differ between devices. So floating phases,
+  // which start in any order, have streams of their own, and a phase follows those phase instances
+  // that its tokens and credits come from, and no more.
   std::vector<std::unique_ptr<LaneStream>> floating_streams;
   std::vector<PhaseSource> sources;  // those of a phase lie together
   std::vector<HostCopy> copies;
@@ -217,13 +223,16 @@ struct LinkTarget {
   std::byte* arena = nullptr;               // of at least arena_bytes
   std::byte* host_arena = nullptr;          // of at least host_bytes; null where there are none
   transport::Endpoint* endpoint = nullptr;  // null where the device sends and receives nothing
-  // Null: the host runs the collectives of the device. REQUIRES: null for a synchronous device.
+  // Null: the host runs the collectives and messages of the device. REQUIRES: null for a
+  // synchronous device.
   transport::Communicator* communicator = nullptr;
   // With a communicator, the plan's (planner::OrderLaunches).
   const planner::LaunchOrder* launch_order = nullptr;
   // With a communicator, an entry for each of Plan::collectives.
   const std::vector<bool>* tells_failures = nullptr;
   std::array<Stream*, kNumLanes> streams = {};  // by Lane
+  // With a communicator, what launch_order has.
+  planner::Launched launched = planner::Launched::kCollectives;
 };
 
 // REQUIRES: CheckPlan(plan) is OK. Errors: a kernel that is unknown, refuses its spec or wants more

@@ -32,7 +32,12 @@ int64_t PeriodOf(const Phase& phase, absl::Span<const SlotGroup> groups, int64_t
 }
 
 std::string WhyNotCaptured(const Phase& phase, absl::Span<const Actor> actors, int64_t period) {
-  if (phase.num_stream_comms > 0) return "collectives";
+  if (phase.num_stream_comms > 0) {
+    const bool has_messages = std::any_of(actors.begin(), actors.end(), [](const Actor& actor) {
+      return IsStreamComm(actor) && actor.kind != ActorKind::kCollective;
+    });
+    return has_messages ? "communication" : "collectives";
+  }
   for (const Actor& actor : actors) {
     if (!actor.runs_on_stream) return "communication";
     if (actor.num_joins > 0 || actor.kind == ActorKind::kCollective) return "collectives";

@@ -242,8 +242,9 @@ absl::Status LocalEngine::TakeMemory(const CanView& can_view) {
   return absl::OkStatus();
 }
 
-// Without an order, the host runs the collectives: members that launch in different orders might
-// wait for each other, even with a communicator for each collective. An order needs all devices.
+// Without an order, the host runs the collectives and messages: members that launch in different
+// orders might wait for each other, even with a communicator for each collective. An order needs
+// all devices.
 absl::Status LocalEngine::OrderLaunches() {
   if (options_.create_communicator == nullptr) return absl::OkStatus();
   if (options_.stream_launches.has_value()) {
@@ -254,7 +255,7 @@ absl::Status LocalEngine::OrderLaunches() {
     absl::StatusOr<StreamLaunches> launches = PlanStreamLaunches(plan_, *options_.policies);
     if (launches.ok()) launches_ = *std::move(launches);
   }
-  if (launches_.has_value()) groups_ = GroupsOf(plan_);
+  if (launches_.has_value()) groups_ = GroupsOf(plan_, launches_->launched);
   return absl::OkStatus();
 }
 
@@ -370,7 +371,8 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> LocalEngine::Load(uint32_t index
                   communicators_[index].get(),
                   launches_.has_value() ? &launches_->order : nullptr,
                   launches_.has_value() ? &launches_->tells_failures : nullptr,
-                  {}};
+                  {},
+                  launches_.has_value() ? launches_->launched : planner::Launched::kCollectives};
   parts.communication = memory_->communications[index].get();
   parts.stage = links_[index].get();
   parts.stage_peers = stage_peers_[index];

@@ -173,7 +173,7 @@ class LocalEngine final : public Engine {
   std::vector<std::unique_ptr<ArenaAccess>> accesses_;  // likewise
   std::vector<std::unique_ptr<transport::Communicator>> communicators_;  // likewise
   std::optional<StreamLaunches> launches_;      // null: the host runs the collectives
-  std::vector<transport::DeviceGroup> groups_;  // with launches, of all collectives
+  std::vector<transport::DeviceGroup> groups_;  // with launches, of all devices
   std::vector<std::unique_ptr<StageLink>> links_;
   std::vector<std::unique_ptr<StageLink>> remote_links_;  // of devices of other processes
   std::vector<std::vector<StagePeer>> stage_peers_;       // of each device

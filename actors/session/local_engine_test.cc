@@ -311,6 +311,39 @@ TEST_F(LocalEngineTest, ACollectiveOnAStreamHoldsUpItsReadersAlone) {
   engine_->Stop();
 }
 
+// Device 1 computes on the first message until the gate opens, and has no register for another one:
+// a send waits on the stream of device 0 as the session ends.
+TEST_F(LocalEngineTest, ASessionEndsWhileAMessageWaits) {
+  EnginePlanBuilder b(/*num_microbatches=*/4);
+  b.AddDevice(0);
+  b.AddDevice(1);
+  const uint32_t made = b.AddRegister(0, 4);
+  b.BeginPhase(0, "F", PhaseKind::kForward);
+  const uint32_t make = b.AddKernel(0, "make", "t.iota", {}, {made});
+  b.BeginPhase(0, "send", PhaseKind::kTransfer, planner::Lane::kFloating);
+  b.AddChannel(0, make, b.AddSend(0, "send", made, 1), 1, 1, 4);
+  const uint32_t got = b.AddRegister(1);
+  const uint32_t used = b.AddRegister(1);
+  b.BeginPhase(1, "recv", PhaseKind::kTransfer, planner::Lane::kFloating);
+  const uint32_t recv = b.AddRecv(1, "recv", got, b.last_transfer());
+  b.BeginPhase(1, "F", PhaseKind::kForward);
+  b.AddChannel(1, recv, b.AddKernel(1, "busy", "t.pass", {got}, {used}), 1, 1, 1);
+  UseEmulatedDevices();
+  create_communicator_ = transport::CreateEmulatedCommunicators();
+  ASSERT_EQ(Start(b.Build(), Inproc(2)), absl::OkStatus());
+  engine_->Submit(0, std::make_shared<StepBuffers>());
+  // Four kernels of device 0 and one of device 1.
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (num_launches_.load() < 5 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  EXPECT_GE(num_launches_.load(), 5);
+  std::thread stop([this] { engine_->Stop(); });
+  gate_.Open();
+  stop.join();
+  EXPECT_EQ(observer_.failure(), absl::OkStatus());
+}
+
 // F0 computes until the gate opens, and no event of it is done: F0 B0 F1 B1 are launched, and no
 // more, as a lane runs ahead by four phase instances.
 TEST_F(LocalEngineTest, PhasesAreLaunchedBehindOneThatRuns) {

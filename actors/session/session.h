@@ -71,7 +71,8 @@ struct SessionOptions {
   kernels::KernelsByKind kernels_by_kind = {};
   const planner::PolicyRegistry* policies = nullptr;  // null: BuiltinPolicies()
   DeviceFactory create_device = nullptr;              // null: CreateCpuDevice
-  // Null: the host runs all collectives. Otherwise the devices do: all of them are asynchronous.
+  // Null: the host runs all collectives and messages. Otherwise the devices do, where the plan has
+  // an order in which they can (stream_launches.h): all of them are asynchronous.
   transport::CommunicatorFactory create_communicator = nullptr;
   uint64_t max_memory_bytes = 0;  // of all arenas; 0: the machine's memory
   bool trace = false;             // whether events are recorded, for TakeTrace

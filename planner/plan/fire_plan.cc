@@ -128,7 +128,7 @@ void Firing::Advance(uint32_t p) {
   }
   PhaseState& state = phases_[p];
   if (state.next_item < state.end_item || state.num_pending > 0) return;
-  if (is_ordering_ || order_ != nullptr) CompleteCollectives(state);
+  if (is_ordering_ || order_ != nullptr) CompleteLaunched(state);
   state.is_running = false;
   const uint32_t step = (state.num_started - 1) / FiringsPerStep(plan_, PlanOf(state));
   if (--num_remaining_[step] == 0) step_ends_s_[step] = now_s_;
@@ -156,7 +156,7 @@ void Firing::AdvanceInOrder(uint32_t p) {
       Complete(state.next_item);
       continue;
     }
-    if (order_ != nullptr && IsCollective(item)) {
+    if (order_ != nullptr && IsLaunched(item)) {
       if (!MayLaunch(state)) return;
       CountLaunch(state);
     }
@@ -233,7 +233,7 @@ void Firing::CompleteRendezvous(uint32_t rendezvous, uint32_t advancing) {
     --phases_[member.phase].num_pending;
     if (times_ != nullptr) {
       CompleteTimed(member.phase, member.item);
-    } else if (order_ == nullptr || !IsCollective(items_[member.item])) {
+    } else if (order_ == nullptr || !IsLaunched(items_[member.item])) {
       Complete(member.item);
     }
     if (member.phase != advancing) List(member.phase);

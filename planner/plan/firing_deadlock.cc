@@ -69,8 +69,7 @@ Firing::Wait Firing::WaitForRendezvous(const PhaseState& state) const {
   if (waited == kNone && order_ != nullptr) {
     const uint32_t other = (*order_)[state.device][positions_[state.device].run].phase;
     return {StrCat("waits in ", DescribeActor(plan_, state.device, waiting_actor),
-                   " for its turn to launch a collective after ",
-                   Describe(phase_base_[state.device] + other)),
+                   " for its turn to launch after ", Describe(phase_base_[state.device] + other)),
             phase_base_[state.device] + other};
   }
   const uint32_t rendezvous = members_[waited].rendezvous;

@@ -1,7 +1,7 @@
 // A plan as a network that fires without kernels, and its state. Its parts:
 //   firing_network.cc    counters and items of a plan
 //   fire_plan.cc         firing, and how many bytes are live
-//   firing_launches.cc   the order in which devices launch collectives themselves
+//   firing_launches.cc   the order in which devices launch communication themselves
 //   firing_deadlock.cc   who waits for whom when nothing can fire any more
 //
 // Thread rule: one thread.
@@ -105,7 +105,7 @@ struct Member {
   uint32_t item = 0;
   uint32_t rendezvous = 0;
   uint32_t num_completed = 0;
-  bool has_arrived = false;  // while launches are ordered: its phase stands at the collective
+  bool has_arrived = false;  // while launches are ordered: its phase stands at the rendezvous
 };
 
 // One phase at a time, in an order.
@@ -143,12 +143,12 @@ class Firing {
 
   absl::StatusOr<FiringResult> Run();
 
-  // Fires one step in which a collective takes place when the phases of all members have come to
-  // it, and no phase passes one that has not. All phases go on in turns, an item at a time.
-  absl::StatusOr<LaunchOrder> OrderLaunches();
-  // Fires two steps in which a device launches collectives in the order given, and does not wait
-  // for them before something needs their results.
-  absl::Status CheckLaunches(const LaunchOrder& order);
+  // Fires one step in which what is launched takes place when the phases of all members have come
+  // to it, and no phase passes one that has not. All phases go on in turns, an item at a time.
+  absl::StatusOr<LaunchOrder> OrderLaunches(Launched launched);
+  // Fires two steps in which a device launches in the order given, and does not wait for what it
+  // has launched before something needs its result.
+  absl::Status CheckLaunches(const LaunchOrder& order, Launched launched);
 
  private:
   static constexpr uint32_t kUntimedSteps = 2;
@@ -203,14 +203,15 @@ class Firing {
   void AdvanceInOrder(uint32_t p);
   // While launches are ordered: the phase's next item.
   void AdvanceInTurn(uint32_t p);
-  // Whether it is the turn of the phase to launch a collective, and then the next one's.
+  // Whether it is the turn of the phase to launch, and then the next one's.
   bool MayLaunch(const PhaseState& state) const;
   void CountLaunch(const PhaseState& state);
-  bool IsCollective(const Item& item) const {
-    return item.member != kNone && members_[item.member].rendezvous < plan_.collectives.size();
+  // Whether devices launch it themselves: a collective, or with messages any communication.
+  bool IsLaunched(const Item& item) const {
+    return item.member != kNone && members_[item.member].rendezvous < num_launched_;
   }
-  // Where devices launch collectives themselves, tokens of these are added at the end of a phase.
-  void CompleteCollectives(const PhaseState& state);
+  // Tokens of what devices launch themselves are added at the end of a phase.
+  void CompleteLaunched(const PhaseState& state);
   // With times: starts what is ready, of computation one item at a time, the first.
   void FireReady(uint32_t p);
   void FireTimed(uint32_t p, uint32_t item);
@@ -299,7 +300,9 @@ class Firing {
   double now_s_ = 0;
   std::priority_queue<TimedEvent, std::vector<TimedEvent>, std::greater<>> events_;
   uint64_t num_events_ = 0;  // that there have been
-  // Where devices launch collectives themselves. Of each device: its launches in the step.
+  // Where devices launch communication themselves: rendezvous below this one.
+  uint32_t num_launched_ = 0;
+  // Of each device: its launches in the step.
   LaunchOrder ordered_;                 // that were found
   const LaunchOrder* order_ = nullptr;  // that is checked
   struct Position {

@@ -6,8 +6,10 @@
 
 namespace penstock::planner::internal {
 
-absl::StatusOr<LaunchOrder> Firing::OrderLaunches() {
+absl::StatusOr<LaunchOrder> Firing::OrderLaunches(Launched launched) {
   is_ordering_ = true;
+  num_launched_ = static_cast<uint32_t>(
+      launched == Launched::kCollectives ? plan_.collectives.size() : rendezvous_.size());
   num_steps_ = 1;
   ordered_.resize(plan_.devices.size());
   Number();
@@ -26,7 +28,8 @@ absl::StatusOr<LaunchOrder> Firing::OrderLaunches() {
   for (uint32_t p = 0; p < phases_.size(); ++p) {
     if (IsDone(p)) continue;
     return absl::FailedPreconditionError(
-        StrCat("collectives have no order in which all devices could launch them: ", Describe(p),
+        StrCat(launched == Launched::kCollectives ? "collectives" : "collectives and messages",
+               " have no order in which all devices could launch them: ", Describe(p),
                " does not come to its end if it waits at each for the other members"));
   }
   return std::move(ordered_);
@@ -43,7 +46,7 @@ void Firing::AdvanceInTurn(uint32_t p) {
     List(p);
     return;
   }
-  if (!IsCollective(items_[item])) {
+  if (!IsLaunched(items_[item])) {
     ++state.next_item;
     StartCommunication(p, item);
     List(p);
@@ -65,14 +68,16 @@ void Firing::AdvanceInTurn(uint32_t p) {
   }
 }
 
-void Firing::CompleteCollectives(const PhaseState& state) {
+void Firing::CompleteLaunched(const PhaseState& state) {
   for (uint32_t i = state.first_item; i < state.end_item; ++i) {
-    if (IsCollective(items_[i])) Complete(i);
+    if (IsLaunched(items_[i])) Complete(i);
   }
 }
 
-absl::Status Firing::CheckLaunches(const LaunchOrder& order) {
+absl::Status Firing::CheckLaunches(const LaunchOrder& order, Launched launched) {
   order_ = &order;
+  num_launched_ = static_cast<uint32_t>(
+      launched == Launched::kCollectives ? plan_.collectives.size() : rendezvous_.size());
   positions_.resize(plan_.devices.size());
   return Run().status();
 }

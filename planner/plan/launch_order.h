@@ -1,17 +1,26 @@
-// The order in which devices launch collectives where they run them themselves, as GPUs do through
-// NCCL: the same on every member of a group, whatever runs late.
+// The order in which devices launch collectives, or collectives and messages, where they run them
+// themselves, as GPUs do through NCCL: the same on every member of a group, whatever runs late.
 //
 // NCCL matches the calls on a communicator by their order, and kernels of several communicators may
-// wait for each other on a device. So one order is laid over all collectives of a step, and each
+// wait for each other on a device. So one order is laid over all launches of a step, and each
 // device launches its own in that order, step after step. It is the order in which they take place
-// when the plan is fired with every collective as a meeting: it happens when the phases of all
-// members have come to it, and none of them passes it before. That is one of the orders in which
-// the plan may run, so no launch waits for something that waits for it: of all that has not
-// happened yet, the first in the firing can happen.
+// when the plan is fired with each as a rendezvous: it happens when the phases of all members have
+// come to it, and none of them passes it before. That is one of the orders in which the plan may
+// run, so no launch waits for something that waits for it: of all that has not happened yet, the
+// first in the firing can happen. It follows that a host may wait at any time for all that its
+// device has been given, as drivers do that load a kernel, and NCCL at a communicator's first
+// launch: what that needs of other devices comes before it in the order.
 //
-// Example: two devices; phase B has tensor-parallel collectives t0, t1, and a bucket of gradients b
-// in a phase of its own gets its token between them
+// The sender of a message and its receiver meet as the members of a collective do. A receive takes
+// place when its register is free, as credits say, so an order with messages exists if the plan
+// does not deadlock where sends wait for their receives.
+//
+// Examples: two devices; phase B has tensor-parallel collectives t0, t1, and a bucket of gradients
+// b in a phase of its own gets its token between them
 //   order of both devices   t0 in B, b in "reduce gradients 0", t1 in B
+// Two stages under 1F1B, two micro-batches, with messages
+//   first stage    send x 0, recv g 0, send x 1, recv g 1
+//   second stage   recv x 0, send g 0, recv x 1, send g 1
 //
 // Thread rule: pure functions.
 
@@ -29,7 +38,16 @@
 
 namespace penstock::planner {
 
-// The next `count` collectives of the phase, over as many instances as that takes.
+// What devices launch themselves.
+enum class Launched : uint8_t { kCollectives, kCollectivesAndMessages };
+
+// Whether actors of the kind are launched by devices themselves.
+inline bool IsLaunched(ActorKind kind, Launched launched) {
+  return kind == ActorKind::kCollective ||
+         (IsCommunication(kind) && launched == Launched::kCollectivesAndMessages);
+}
+
+// The next `count` launches of the phase, over as many instances as that takes.
 struct LaunchRun {
   uint32_t phase = 0;
   uint32_t count = 0;
@@ -40,22 +58,26 @@ struct LaunchRun {
 using LaunchOrder = std::vector<std::vector<LaunchRun>>;
 
 // kFailedPrecondition: there is no such order, because a stage leaves the order of its phases to
-// the policy, or because a phase has to pass a collective before others come to it. Errors of
+// the policy, or because a phase has to pass a launch before others come to it. Errors of
 // CheckReferences and ScheduleOf (stage_schedule.h), too. REQUIRES: CheckStructure accepts the
 // plan, or the engine's CheckPlan does.
-absl::StatusOr<LaunchOrder> OrderLaunches(const Plan& plan, const PolicyRegistry& policies);
+absl::StatusOr<LaunchOrder> OrderLaunches(const Plan& plan, const PolicyRegistry& policies,
+                                          Launched launched = Launched::kCollectives);
 
 // Whether devices can follow the order: it has all launches of a step, the members of each group
-// launch the collectives of the group in the same order, and steps that overlap come to their end.
-// kInvalidArgument or kFailedPrecondition say what is wrong. REQUIRES: as
-// OrderLaunches, which has an order for the plan.
+// launch what the group runs in the same order, what all devices launch is one order, and steps
+// that overlap come to their end. The groups are those of collectives, and the sender and receiver
+// of messages.
+// kInvalidArgument or kFailedPrecondition say what is wrong. REQUIRES: as OrderLaunches, which has
+// an order for the plan.
 absl::Status CheckLaunchOrder(const Plan& plan, const PolicyRegistry& policies,
-                              const LaunchOrder& order);
+                              const LaunchOrder& order, Launched launched = Launched::kCollectives);
 
 // The part of it that a device can tell from its own part of the plan: whether `launches` are all
 // those of a step. kInvalidArgument if not.
 absl::Status CheckDeviceLaunches(const Plan& plan, uint32_t device,
-                                 const std::vector<LaunchRun>& launches);
+                                 const std::vector<LaunchRun>& launches,
+                                 Launched launched = Launched::kCollectives);
 
 }  // namespace penstock::planner
 

@@ -87,14 +87,25 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
     harness->stages_.push_back(std::move(controller));
   }
   if (options.has_stream_collectives) {
-    absl::StatusOr<planner::LaunchOrder> order = planner::OrderLaunches(checked, policies);
-    if (order.ok()) harness->launch_order_ = *std::move(order);
+    if (options.has_stream_messages) {
+      harness->launched_ = planner::Launched::kCollectivesAndMessages;
+      auto order = planner::OrderLaunches(checked, policies, harness->launched_);
+      if (order.ok()) harness->launch_order_ = *std::move(order);
+    }
+    if (!harness->launch_order_.has_value()) {
+      harness->launched_ = planner::Launched::kCollectives;
+      auto order = planner::OrderLaunches(checked, policies, harness->launched_);
+      if (order.ok()) harness->launch_order_ = *std::move(order);
+    }
     harness->tells_failures_ = planner::CollectivesThatTellFailures(checked);
   }
   const transport::CommunicatorFactory create_communicator =
       transport::CreateEmulatedCommunicators();
   for (uint32_t i = 0; i < num_devices; ++i) {
-    ASSIGN_OR_RETURN(transport::Endpoint * endpoint, harness->transport_->OpenEndpoint(i));
+    transport::Endpoint* endpoint = nullptr;  // where devices run all communication themselves
+    if (!harness->launches_messages() || options.is_split) {
+      ASSIGN_OR_RETURN(endpoint, harness->transport_->OpenEndpoint(i));
+    }
     actors::ExecutorParts parts;
     parts.plan = &checked;
     parts.device_index = i;
@@ -106,7 +117,8 @@ absl::StatusOr<std::unique_ptr<EngineHarness>> EngineHarness::Create(
                     nullptr,
                     nullptr,
                     nullptr,
-                    {}};
+                    {},
+                    harness->launched_};
     if (harness->launch_order_.has_value()) {
       ASSIGN_OR_RETURN(harness->communicators_.emplace_back(),
                        create_communicator(i, *harness->devices_[i], {}));

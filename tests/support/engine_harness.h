@@ -29,6 +29,7 @@ struct HarnessOptions {
   uint64_t seed = 0;
   bool is_emulated = false;             // EmulatedDevice without a thread instead of CPU devices
   bool has_stream_collectives = false;  // emulated devices run them, where these have an order
+  bool has_stream_messages = false;     // and messages, where these have one
   uint32_t acts_per_poll = 256;
   uint64_t firing_seed = 0;  // see ExecutorOptions
   size_t trace_capacity = 0;
@@ -67,6 +68,9 @@ class EngineHarness : private actors::ExecutorObserver {
   const std::vector<std::pair<int64_t, std::string>>& errors() const { return errors_; }
 
   bool has_launch_order() const { return launch_order_.has_value(); }
+  bool launches_messages() const {
+    return has_launch_order() && launched_ == planner::Launched::kCollectivesAndMessages;
+  }
 
   // Elements of a register's slot.
   std::vector<double> Read(uint32_t device, uint32_t reg, uint32_t slot = 0);
@@ -91,7 +95,8 @@ class EngineHarness : private actors::ExecutorObserver {
   std::vector<std::unique_ptr<Memory>> arenas_;
   std::vector<std::unique_ptr<Memory>> host_arenas_;
   std::optional<planner::LaunchOrder> launch_order_;
-  std::vector<bool> tells_failures_;  // with that
+  planner::Launched launched_ = planner::Launched::kCollectives;  // what it has
+  std::vector<bool> tells_failures_;                              // with that
   std::vector<std::unique_ptr<transport::Communicator>> communicators_;
   std::vector<std::unique_ptr<actors::StageLink>> links_;
   std::vector<std::unique_ptr<actors::StageLink>> remote_links_;

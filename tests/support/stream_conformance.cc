@@ -18,6 +18,8 @@ using transport::CommunicatorFactory;
 using transport::CommunicatorSource;
 using transport::DeviceGroup;
 using transport::GroupIds;
+using transport::GroupOf;
+using transport::MessageOf;
 using transport::StreamCollective;
 
 constexpr int64_t kTimeoutNs = 60'000'000'000;
@@ -44,9 +46,9 @@ class TwoProcesses final : public StreamFabric {
       : create_device_(std::move(create_device)) {
     std::vector<GroupIds> ids(sources.size());
     for (const DeviceGroup& group : groups) {
-      const auto id = sources[group.front() % sources.size()]->CreateGroupId();
+      const auto id = sources[group.devices.front() % sources.size()]->CreateGroupId();
       EXPECT_TRUE(id.ok()) << id.status();
-      for (const uint32_t device : group) ids[device % sources.size()][group] = *id;
+      for (const uint32_t device : group.devices) ids[device % sources.size()][group] = *id;
     }
     for (size_t i = 0; i < sources.size(); ++i) {
       factories_.push_back(sources[i]->CreateFactory(std::move(ids[i])));
@@ -97,7 +99,7 @@ StreamMembers::StreamMembers(const CollectiveSpec& spec, StreamFabric& fabric, s
                              bool tells_failures)
     : spec_(spec) {
   EXPECT_EQ(CheckCollective(spec, 16), absl::OkStatus());
-  const DeviceGroup groups[] = {spec.devices};
+  const DeviceGroup groups[] = {GroupOf(spec)};
   for (size_t rank = 0; rank < std::min(num_joining, spec.devices.size()); ++rank) {
     const uint32_t index = spec.devices[rank];
     Member& member = members_.emplace_back();
@@ -199,7 +201,7 @@ TEST_P(StreamConformance, AgreesWithTheReference) {
     }
     if (GetParam().association == StreamFabricParam::kUnknown) spec.dtype = DType::kI32;
     const uint32_t num_devices = *std::max_element(spec.devices.begin(), spec.devices.end()) + 1;
-    auto fabric = GetParam().make(num_devices, {spec.devices});
+    auto fabric = GetParam().make(num_devices, {GroupOf(spec)});
     if (!fabric.ok()) continue;  // some want fewer devices
     SCOPED_TRACE(Describe(spec));
     StreamMembers members(spec, **fabric);
@@ -222,7 +224,7 @@ TEST_P(StreamConformance, OneDeviceIsAGroup) {
     spec.kind = kind;
     spec.counts = {1 << 16};
     SCOPED_TRACE(Describe(spec));
-    const std::unique_ptr<StreamFabric> fabric = Make(1, {spec.devices});
+    const std::unique_ptr<StreamFabric> fabric = Make(1, {GroupOf(spec)});
     if (fabric == nullptr) return;
     StreamMembers members(spec, *fabric);
     for (uint64_t run = 0; run < 3; ++run) {
@@ -265,7 +267,7 @@ TEST_P(StreamConformance, RunsDoNotMix) {
   constexpr int kRuns = 50;
   constexpr size_t kRanks = 3;
   const CollectiveSpec spec = AllReduceOf(kRanks);
-  const std::unique_ptr<StreamFabric> fabric = Make(kRanks, {spec.devices});
+  const std::unique_ptr<StreamFabric> fabric = Make(kRanks, {GroupOf(spec)});
   if (fabric == nullptr) return;
   StreamMembers members(spec, *fabric);
   std::vector<std::vector<float>> results(kRanks * kRuns, std::vector<float>(12));
@@ -319,26 +321,27 @@ TEST_P(StreamConformance, GroupsOverlap) {
     member.device = fabric->CreateDevice(index);
     std::vector<DeviceGroup> own;
     for (const DeviceGroup& group : groups) {
-      if (std::count(group.begin(), group.end(), index) > 0) own.push_back(group);
+      if (std::count(group.devices.begin(), group.devices.end(), index) > 0) own.push_back(group);
     }
     auto communicator = fabric->FactoryFor(index)(index, *member.device, own);
     ASSERT_TRUE(communicator.ok()) << communicator.status();
     member.communicator = *std::move(communicator);
     for (size_t g = 0; g < groups.size(); ++g) {
-      const auto found = std::find(groups[g].begin(), groups[g].end(), index);
-      if (found == groups[g].end()) continue;
+      const std::vector<uint32_t>& devices = groups[g].devices;
+      const auto found = std::find(devices.begin(), devices.end(), index);
+      if (found == devices.end()) continue;
       CollectiveSpec spec;
-      spec.devices = groups[g];
-      spec.counts.assign(groups[g].size(), 1);
+      spec.devices = devices;
+      spec.counts.assign(devices.size(), 1);
       spec.channel = static_cast<uint32_t>(g);
       Part& part = member.parts.emplace_back();
       part.group = g;
       part.value = *member.device->Allocate(3 * sizeof(float), MemoryKind::kDevice);
-      part.host.assign(groups[g].size(), static_cast<float>(10 * g + index));
+      part.host.assign(devices.size(), static_cast<float>(10 * g + index));
       part.event = member.device->CreateEvent();
       part.stream = member.device->CreateStream();
-      auto collective = member.communicator->Create(
-          spec, static_cast<int>(found - groups[g].begin()), *part.stream, /*tells_failures=*/true);
+      auto collective = member.communicator->Create(spec, static_cast<int>(found - devices.begin()),
+                                                    *part.stream, /*tells_failures=*/true);
       ASSERT_TRUE(collective.ok()) << collective.status();
       part.collective = *std::move(collective);
     }
@@ -374,19 +377,139 @@ TEST_P(StreamConformance, GroupsOverlap) {
   for (Member& member : members) {
     for (const Part& part : member.parts) {
       float sum = 0;
-      for (const uint32_t index : groups[part.group]) {
+      const std::vector<uint32_t>& devices = groups[part.group].devices;
+      for (const uint32_t index : devices) {
         sum += static_cast<float>(10 * part.group + index);
       }
       // The second step adds up the sums of the first.
-      const auto n = static_cast<float>(groups[part.group].size());
-      EXPECT_EQ(part.host, std::vector<float>(groups[part.group].size(), n * sum)) << part.group;
+      const auto n = static_cast<float>(devices.size());
+      EXPECT_EQ(part.host, std::vector<float>(devices.size(), n * sum)) << part.group;
     }
+  }
+}
+
+// From the device with the lower index and from the other one, with and without bytes.
+TEST_P(StreamConformance, MessagesArrive) {
+  for (const auto& [source, destination] : {std::pair(0u, 1u), std::pair(1u, 0u)}) {
+    for (const uint64_t num_bytes : {0u, 1u, 100'003u}) {
+      const CollectiveSpec spec = MessageOf(/*channel=*/4, source, destination, num_bytes);
+      ASSERT_TRUE(transport::IsMessage(spec));
+      SCOPED_TRACE(Describe(spec));
+      const std::unique_ptr<StreamFabric> fabric = Make(2, {GroupOf(spec)});
+      if (fabric == nullptr) return;
+      StreamMembers members(spec, *fabric);
+      for (uint64_t run = 0; run < 3; ++run) {
+        const std::vector<Bytes> inputs = RandomInputsOf(spec, run);
+        EXPECT_EQ(members.RunOnce(inputs), (std::vector<Bytes>{{}, inputs[0]}));
+      }
+    }
+  }
+}
+
+// Each device sends to the other before it receives, and several times. The directions have
+// communicators of their own, so that a send does not keep a receive from the device.
+TEST_P(StreamConformance, MessagesInBothDirectionsDoNotWaitForEachOther) {
+  constexpr int kRuns = 20;
+  const CollectiveSpec specs[] = {MessageOf(0, 0, 1, sizeof(int32_t)),
+                                  MessageOf(1, 1, 0, sizeof(int32_t))};
+  const std::vector<DeviceGroup> groups = {GroupOf(specs[0]), GroupOf(specs[1])};
+  const std::unique_ptr<StreamFabric> fabric = Make(2, groups);
+  if (fabric == nullptr) return;
+  struct Side {
+    std::unique_ptr<Memory> value;
+    std::unique_ptr<StreamCollective> message;
+    std::unique_ptr<Event> event;
+    std::unique_ptr<Stream> stream;
+  };
+  struct Member {
+    std::unique_ptr<Device> device;
+    std::unique_ptr<Communicator> communicator;
+    std::vector<int32_t> given;
+    std::vector<int32_t> taken = std::vector<int32_t>(kRuns);
+    Side send;
+    Side receive;
+  };
+  std::vector<Member> members(2);
+  for (uint32_t index = 0; index < 2; ++index) {
+    Member& member = members[index];
+    member.device = fabric->CreateDevice(index);
+    auto communicator = fabric->FactoryFor(index)(index, *member.device, groups);
+    ASSERT_TRUE(communicator.ok()) << communicator.status();
+    member.communicator = *std::move(communicator);
+    for (int run = 0; run < kRuns; ++run) {
+      member.given.push_back(100 * static_cast<int32_t>(index) + run);
+    }
+    for (const int rank : {0, 1}) {
+      Side& side = rank == 0 ? member.send : member.receive;
+      side.value = *member.device->Allocate(sizeof(int32_t), MemoryKind::kDevice);
+      side.event = member.device->CreateEvent();
+      side.stream = member.device->CreateStream();
+      auto message = member.communicator->Create(specs[rank == 0 ? index : 1 - index], rank,
+                                                 *side.stream, /*tells_failures=*/true);
+      ASSERT_TRUE(message.ok()) << message.status();
+      side.message = *std::move(message);
+    }
+  }
+  std::vector<std::thread> threads;
+  for (Member& member : members) {
+    threads.emplace_back([&member] {
+      void* const none = nullptr;
+      for (int run = 0; run < kRuns; ++run) {
+        Side& send = member.send;
+        void* const sent = send.value->data();
+        send.stream->Copy(sent, &member.given[run], sizeof(int32_t), CopyKind::kHostToDevice);
+        EXPECT_EQ(send.message->Launch({&sent, &none, /*is_poisoned=*/false, kNoLaunch}),
+                  absl::OkStatus());
+        Side& receive = member.receive;
+        void* const received = receive.value->data();
+        EXPECT_EQ(receive.message->Launch({&none, &received, /*is_poisoned=*/false, kNoLaunch}),
+                  absl::OkStatus());
+        receive.stream->Copy(&member.taken[run], received, sizeof(int32_t),
+                             CopyKind::kDeviceToHost);
+      }
+      member.send.stream->Record(member.send.event.get());
+      member.receive.stream->Record(member.receive.event.get());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<std::pair<Stream*, Event*>> events;
+  for (Member& member : members) {
+    for (Side* side : {&member.send, &member.receive}) {
+      events.emplace_back(side->stream.get(), side->event.get());
+    }
+  }
+  Await(std::move(events));
+  EXPECT_EQ(members[0].taken, members[1].given);
+  EXPECT_EQ(members[1].taken, members[0].given);
+}
+
+// Whichever side it is.
+TEST_P(StreamConformance, APoisonedSideOfAMessageIsToldToTheOtherUntilTheReset) {
+  const CollectiveSpec spec = MessageOf(/*channel=*/0, 0, 1, /*num_bytes=*/64);
+  for (const size_t poisoned : {0, 1}) {
+    const std::unique_ptr<StreamFabric> fabric = Make(2, {GroupOf(spec)});
+    if (fabric == nullptr) return;
+    StreamMembers members(spec, *fabric);
+    const size_t other = 1 - poisoned;
+    members.LaunchAll(poisoned);
+    members.LaunchAll();  // a sound run does not hide it
+    members.AwaitAll();
+    const StreamError* error = members[other].event->error();
+    ASSERT_NE(error, nullptr) << poisoned;
+    EXPECT_EQ(error->status.code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(error->launch, other);
+    for (size_t rank = 0; rank < 2; ++rank) {
+      EXPECT_EQ(members[rank].stream->Reset(), absl::OkStatus());
+    }
+    const std::vector<Bytes> inputs = RandomInputsOf(spec, 1);
+    EXPECT_EQ(members.RunOnce(inputs)[1], inputs[0]);
+    for (size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(members[rank].event->error(), nullptr);
   }
 }
 
 TEST_P(StreamConformance, APoisonedMemberIsToldToAllUntilTheReset) {
   const CollectiveSpec spec = AllReduceOf(3);
-  const std::unique_ptr<StreamFabric> fabric = Make(3, {spec.devices});
+  const std::unique_ptr<StreamFabric> fabric = Make(3, {GroupOf(spec)});
   if (fabric == nullptr) return;
   StreamMembers members(spec, *fabric);
   members.LaunchAll(/*poisoned=*/1);
@@ -408,7 +531,7 @@ TEST_P(StreamConformance, APoisonedMemberIsToldToAllUntilTheReset) {
 
 TEST_P(StreamConformance, OneThatTellsNoFailuresLetsOthersGoOn) {
   const CollectiveSpec spec = AllReduceOf(2);
-  const std::unique_ptr<StreamFabric> fabric = Make(2, {spec.devices});
+  const std::unique_ptr<StreamFabric> fabric = Make(2, {GroupOf(spec)});
   if (fabric == nullptr) return;
   StreamMembers members(spec, *fabric, 2, /*tells_failures=*/false);
   members.LaunchAll(/*poisoned=*/0);

@@ -1,4 +1,4 @@
-// The suite that everything passes by which devices run collectives themselves: what
+// The suite that everything passes by which devices run collectives and messages themselves: what
 // transport/stream_collective.h promises, nothing else.
 //
 //   INSTANTIATE_TEST_SUITE_P(Mine, StreamConformance,

@@ -343,12 +343,12 @@ class EmulatedCollective final : public StreamCollective {
 };
 
 // The groups of all communicators of a session, by channel, and the sequences of launches, by
-// devices; each lives as long as its members.
+// group of devices; each lives as long as its members.
 class Groups {
  public:
   std::shared_ptr<Sequence> FindSequence(const CollectiveSpec& spec) {
     const absl::MutexLock lock(&mutex_);
-    std::weak_ptr<Sequence>& known = sequences_[spec.devices];
+    std::weak_ptr<Sequence>& known = sequences_[GroupOf(spec)];
     std::shared_ptr<Sequence> sequence = known.lock();
     if (sequence == nullptr) known = sequence = std::make_shared<Sequence>(spec.devices.size());
     return sequence;
@@ -372,10 +372,10 @@ class Groups {
  private:
   absl::Mutex mutex_;
   std::map<uint32_t, std::weak_ptr<Group>> groups_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::vector<uint32_t>, std::weak_ptr<Sequence>> sequences_ ABSL_GUARDED_BY(mutex_);
+  std::map<DeviceGroup, std::weak_ptr<Sequence>> sequences_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The groups that the collectives of some devices belong to; an error if these have none.
+// The groups that what some devices run belongs to; an error if these have none.
 using FindGroups =
     std::function<absl::StatusOr<std::shared_ptr<Groups>>(const DeviceGroup& devices)>;
 
@@ -387,7 +387,7 @@ class EmulatedCommunicator final : public Communicator {
   absl::StatusOr<std::unique_ptr<StreamCollective>> Create(const CollectiveSpec& spec, int rank,
                                                            Stream& stream,
                                                            bool tells_failures) override {
-    ASSIGN_OR_RETURN(const std::shared_ptr<Groups> groups, find_groups_(spec.devices));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Groups> groups, find_groups_(GroupOf(spec)));
     ASSIGN_OR_RETURN(std::shared_ptr<Group> group, groups->Find(spec));
     return std::make_unique<EmulatedCollective>(std::move(group), groups->FindSequence(spec), rank,
                                                 device_, &dynamic_cast<EmulatedStream&>(stream),
@@ -428,19 +428,17 @@ class EmulatedSource final : public CommunicatorSource {
   }
 
   CommunicatorFactory CreateFactory(GroupIds ids) override {
-    return transport::CreateFactory(
-        [ids = std::move(ids),
-         shared = shared_](const DeviceGroup& devices) -> absl::StatusOr<std::shared_ptr<Groups>> {
-          const absl::MutexLock lock(&shared->mutex);
-          const auto id = ids.find(devices);
-          const auto groups =
-              id != ids.end() ? shared->groups.find(id->second) : shared->groups.end();
-          if (groups == shared->groups.end()) {
-            return absl::InvalidArgumentError(
-                StrCat("the group of devices ", StrJoin(devices, ", "), " has no id"));
-          }
-          return groups->second;
-        });
+    return transport::CreateFactory([ids = std::move(ids),
+                                     shared = shared_](const DeviceGroup& devices)
+                                        -> absl::StatusOr<std::shared_ptr<Groups>> {
+      const absl::MutexLock lock(&shared->mutex);
+      const auto id = ids.find(devices);
+      const auto groups = id != ids.end() ? shared->groups.find(id->second) : shared->groups.end();
+      if (groups == shared->groups.end()) {
+        return absl::InvalidArgumentError(StrCat("the group of ", ToString(devices), " has no id"));
+      }
+      return groups->second;
+    });
   }
 
  private:

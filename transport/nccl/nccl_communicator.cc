@@ -29,10 +29,14 @@ namespace {
 
 // For errors: the member and its group.
 std::string Describe(uint32_t device, const DeviceGroup& group) {
+  if (group.use != GroupUse::kCollectives) {
+    return StrCat("NCCL on device ", device, ", ", ToString(group));
+  }
   constexpr size_t kMaxNamed = 16;
-  const DeviceGroup named(group.begin(), group.begin() + std::min(group.size(), kMaxNamed));
-  return StrCat("NCCL on device ", device, " in the group of ", Counted(group.size(), "device"),
-                " ", StrJoin(named, ", "), named.size() < group.size() ? ", ..." : "");
+  const std::vector<uint32_t>& all = group.devices;
+  const std::vector<uint32_t> named(all.begin(), all.begin() + std::min(all.size(), kMaxNamed));
+  return StrCat("NCCL on device ", device, " in the group of ", Counted(all.size(), "device"), " ",
+                StrJoin(named, ", "), named.size() < all.size() ? ", ..." : "");
 }
 
 absl::StatusOr<ncclDataType_t> TypeOf(const CollectiveSpec& spec) {
@@ -87,6 +91,7 @@ class NcclGroup {
       : api_(api),
         options_(options),
         what_(Describe(device, group)),
+        use_(group.use),
         is_cancelled_(std::move(is_cancelled)) {}
   ~NcclGroup() { Abort(); }
   NcclGroup(const NcclGroup&) = delete;
@@ -96,6 +101,10 @@ class NcclGroup {
   absl::Status Join(const ncclUniqueId& id, int num_members, int rank) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 17, 0)
+    if (use_ == GroupUse::kMessages) config.maxCTAs = kMessageBlocks;
+    if (use_ == GroupUse::kSmallMessages) config.maxCTAs = kSmallMessageBlocks;
+#endif
     const ncclResult_t result = api_.init_rank(&comm_, num_members, id, rank, &config);
     if (result == ncclSuccess || result == ncclInProgress) return absl::OkStatus();
     return Fail(result, "joining");
@@ -200,6 +209,7 @@ class NcclGroup {
   const NcclApi api_;
   const NcclOptions options_;
   const std::string what_;  // for errors
+  const GroupUse use_;
   const std::shared_ptr<const std::atomic<bool>> is_cancelled_;
   ncclComm_t comm_ = nullptr;
   bool has_joined_ = false;
@@ -295,6 +305,9 @@ std::vector<NcclCall> CallsOf(const CollectiveSpec& spec, int rank) {
   return calls;
 }
 
+constexpr size_t kNumFlags = 2;  // the device has a fault; a run was poisoned
+constexpr size_t kFlagBytes = kNumFlags * sizeof(int32_t);
+
 class NcclCollective final : public StreamCollective {
  public:
   NcclCollective(std::shared_ptr<NcclGroup> group, const CollectiveSpec& spec, int rank,
@@ -302,6 +315,7 @@ class NcclCollective final : public StreamCollective {
                  std::unique_ptr<Memory> flags, std::shared_ptr<Memory> constants)
       : group_(std::move(group)),
         calls_(CallsOf(spec, rank)),
+        peer_(IsMessage(spec) ? 1 - rank : kNoPeer),
         type_(type),
         operation_(OperationOf(spec.reduce)),
         stream_(stream),
@@ -325,14 +339,14 @@ class NcclCollective final : public StreamCollective {
     }
     auto* const flags = flags_ != nullptr ? flags_->data() : nullptr;
     if (flags != nullptr && (result == ncclSuccess || result == ncclInProgress)) {
-      result = api.all_reduce(flags, flags, kNumFlags, ncclInt32, ncclMax, group_->comm(), stream);
+      result = ExchangeFlags(stream);
     }
     const ncclResult_t ended = api.group_end();
     const bool has_failed = result != ncclSuccess && result != ncclInProgress;
     RETURN_IF_ERROR(group_->Check(has_failed ? result : ended));
     if (flags == nullptr) return absl::OkStatus();
-    stream_.Copy(const_cast<int32_t*>(gpu_stream_.peer_fault()->flags), flags,
-                 kNumFlags * sizeof(int32_t), CopyKind::kDeviceToHost);
+    stream_.Copy(const_cast<int32_t*>(gpu_stream_.peer_fault()->flags),
+                 flags + (peer_ != kNoPeer ? kFlagBytes : 0), kFlagBytes, CopyKind::kDeviceToHost);
     gpu_stream_.SetPeerLaunch(args.launch);
     return absl::OkStatus();
   }
@@ -340,7 +354,21 @@ class NcclCollective final : public StreamCollective {
   absl::Status Check() override { return group_->Poll(); }
 
  private:
-  static constexpr size_t kNumFlags = 2;  // the device has a fault; a run was poisoned
+  static constexpr int kNoPeer = -1;
+
+  // Of all members, in place. The other member's of a message come behind the own ones: NCCL then
+  // needs one kernel for the message and its flags.
+  ncclResult_t ExchangeFlags(CUstream_st* stream) const {
+    const NcclApi& api = group_->api();
+    const ncclComm_t comm = group_->comm();
+    std::byte* const flags = flags_->data();
+    if (peer_ == kNoPeer) {
+      return api.all_reduce(flags, flags, kNumFlags, ncclInt32, ncclMax, comm, stream);
+    }
+    const ncclResult_t sent = api.send(flags, kNumFlags, ncclInt32, peer_, comm, stream);
+    if (sent != ncclSuccess && sent != ncclInProgress) return sent;
+    return api.receive(flags + kFlagBytes, kNumFlags, ncclInt32, peer_, comm, stream);
+  }
 
   // Before the run, in the stream's order.
   void SetFlags(bool is_poisoned) {
@@ -385,11 +413,13 @@ class NcclCollective final : public StreamCollective {
 
   const std::shared_ptr<NcclGroup> group_;
   const std::vector<NcclCall> calls_;
+  const int peer_;  // of a message: the other rank
   const ncclDataType_t type_;
   const ncclRedOp_t operation_;
   Stream& stream_;
   GpuStream& gpu_stream_;
-  const std::unique_ptr<Memory> flags_;      // of the device; null: it tells no failures
+  // Of the device, the member's own and then room for another's; null: it tells no failures.
+  const std::unique_ptr<Memory> flags_;
   const std::shared_ptr<Memory> constants_;  // 0 and 1, pinned
   uint64_t num_resets_ = 0;
 };
@@ -419,7 +449,7 @@ class LocalIds {
     }
     group.members.insert(rank);
     const ncclUniqueId id = group.id;
-    if (group.members.size() == devices.size()) groups_.erase(devices);
+    if (group.members.size() == devices.devices.size()) groups_.erase(devices);
     return id;
   }
 
@@ -449,15 +479,16 @@ class NcclCommunicator final : public Communicator {
   // Starts to join the groups, in their order. REQUIRES: the device is current.
   absl::Status Join(absl::Span<const DeviceGroup> groups, const FindUniqueId& find_id) {
     for (const DeviceGroup& devices : groups) {
-      const auto found = std::find(devices.begin(), devices.end(), index_);
-      if (found == devices.end()) {
+      const std::vector<uint32_t>& members = devices.devices;
+      const auto found = std::find(members.begin(), members.end(), index_);
+      if (found == members.end()) {
         return absl::InvalidArgumentError(
-            StrCat("device ", index_, " is not in the group of devices ", StrJoin(devices, ", ")));
+            StrCat("device ", index_, " is not in the group of ", ToString(devices)));
       }
-      const auto rank = static_cast<int>(found - devices.begin());
+      const auto rank = static_cast<int>(found - members.begin());
       ASSIGN_OR_RETURN(const ncclUniqueId id, find_id(devices, rank));
       auto group = std::make_shared<NcclGroup>(api_, options_, index_, devices, is_cancelled_);
-      RETURN_IF_ERROR(group->Join(id, static_cast<int>(devices.size()), rank));
+      RETURN_IF_ERROR(group->Join(id, static_cast<int>(members.size()), rank));
       groups_[devices] = std::move(group);
     }
     return absl::OkStatus();
@@ -467,14 +498,14 @@ class NcclCommunicator final : public Communicator {
                                                            Stream& stream,
                                                            bool tells_failures) override {
     ASSIGN_OR_RETURN(const ncclDataType_t type, TypeOf(spec));
-    const auto group = groups_.find(spec.devices);
+    const auto group = groups_.find(GroupOf(spec));
     if (group == groups_.end()) {
-      return absl::FailedPreconditionError(StrCat(
-          "device ", index_, " has not joined the group of devices ", StrJoin(spec.devices, ", ")));
+      return absl::FailedPreconditionError(
+          StrCat("device ", index_, " has not joined the group of ", ToString(GroupOf(spec))));
     }
     std::unique_ptr<Memory> flags;
     if (tells_failures) {
-      ASSIGN_OR_RETURN(flags, device_.Allocate(2 * sizeof(int32_t), MemoryKind::kDevice));
+      ASSIGN_OR_RETURN(flags, device_.Allocate(2 * kFlagBytes, MemoryKind::kDevice));
     }
     return std::make_unique<NcclCollective>(group->second, spec, rank, type, stream,
                                             dynamic_cast<GpuStream&>(stream), std::move(flags),
@@ -542,8 +573,8 @@ class NcclSource final : public CommunicatorSource {
           const auto found = ids.find(group);
           ncclUniqueId id = {};
           if (found == ids.end() || found->second.size() != sizeof(id.internal)) {
-            return absl::InvalidArgumentError(StrCat(
-                "there is no unique id of NCCL for the group of devices ", StrJoin(group, ", ")));
+            return absl::InvalidArgumentError(
+                StrCat("there is no unique id of NCCL for the group of ", ToString(group)));
           }
           std::memcpy(id.internal, found->second.data(), sizeof(id.internal));
           return id;

@@ -14,10 +14,14 @@
 // processes, one of these makes the id (CommunicatorSource::CreateGroupId), and its caller passes
 // it on to the others: NCCL's own connections ask for nothing but the id.
 //
+// Messages are sends and receives on a communicator of their two devices for their direction, which
+// may take few thread blocks (GroupUse).
+//
 // Poisoned runs. A run that tells failures also takes, in the same group of NCCL's calls, the
 // largest of two flags of all members: whether the device has a fault, and whether a run was
 // poisoned since the last reset. The result is copied to the stream's PeerFault. So no kernel and
-// no call of the host is needed, and a device that has failed still takes part.
+// no call of the host is needed, and a device that has failed still takes part. The two devices of
+// a message send each other their flags instead.
 //
 // Thread rule: as stream_collective.h; a factory may be called on any thread.
 

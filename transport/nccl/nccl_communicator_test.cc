@@ -237,8 +237,11 @@ struct World {
   bool is_aborted = false;
   std::map<uint64_t, std::map<int, std::pair<FakeCall, Bytes>>> collectives;  // by number and rank
   std::map<std::pair<int, int>, std::deque<Bytes>> messages;  // by source and target
+  std::map<std::pair<int, int>, uint64_t> num_sent;           // likewise
+  std::map<std::pair<int, int>, uint64_t> num_received;       // likewise
 
-  // A group of calls of one member, on its stream. All of it is given before any of it is awaited.
+  // A group of calls of one member, on its stream. All of it is given before any of it is awaited,
+  // and it ends when all that it has sent was received.
   void Run(int rank, const std::vector<FakeCall>& calls) {
     std::unique_lock<std::mutex> lock(mutex);
     for (const FakeCall& call : calls) Give(rank, call);
@@ -248,6 +251,13 @@ struct World {
       if (is_aborted) return;
       Take(rank, call);
     }
+    std::map<std::pair<int, int>, uint64_t> sent = num_sent;
+    changed.wait(lock, [&] {
+      return is_aborted || std::all_of(calls.begin(), calls.end(), [&](const FakeCall& call) {
+               const std::pair<int, int> pair(rank, call.peer);
+               return call.kind != CallKind::kSend || num_received[pair] >= sent[pair];
+             });
+    });
   }
 
  private:
@@ -267,6 +277,7 @@ struct World {
     Bytes contents = Contents(call.input, BytesOf(call, count));
     if (call.kind == CallKind::kSend) {
       messages[{rank, call.peer}].push_back(std::move(contents));
+      ++num_sent[{rank, call.peer}];
     } else {
       collectives[call.number][rank] = {call, std::move(contents)};
     }
@@ -286,6 +297,8 @@ struct World {
       ASSERT_EQ(queue.front().size(), BytesOf(call, call.count));
       Put(queue.front(), call.output);
       queue.pop_front();
+      ++num_received[{call.peer, rank}];
+      changed.notify_all();
       return;
     }
     std::map<int, std::pair<FakeCall, Bytes>>& members = collectives[call.number];
@@ -349,6 +362,7 @@ struct FakeNccl {
   ncclResult_t async_error = ncclSuccess;
   ncclResult_t launch_error = ncclSuccess;
   bool was_blocking = false;
+  std::vector<int> max_blocks;     // of communicators, as they were made
   std::atomic<int> num_calls = 0;  // that move data
   std::atomic<int> num_looks = 0;  // for the state of a communicator
   // A device joins one group after another, in the order of its calls.
@@ -418,6 +432,7 @@ NcclApi FakeApi() {
   api.init_rank = [](ncclComm_t* comm, int n, ncclUniqueId id, int rank, ncclConfig_t* config) {
     const std::lock_guard<std::mutex> lock(fake->mutex);
     fake->was_blocking = fake->was_blocking || config->blocking != 0;
+    fake->max_blocks.push_back(config->maxCTAs);
     ++fake->num_inits;
     std::shared_ptr<World>& world = fake->worlds[id.internal];
     if (world == nullptr) world = std::make_shared<World>(n);
@@ -593,6 +608,62 @@ TEST_F(NcclCommunicatorTest, CommunicatorsDoNotBlockAndAreAborted) {
   EXPECT_EQ(fake_.num_aborts, 9);
 }
 
+// Messages have a communicator for each direction, which takes few blocks, and exchange their flags
+// by messages.
+TEST_F(NcclCommunicatorTest, MessagesHaveCommunicatorsOfTheirOwn) {
+  const std::vector<CollectiveSpec> specs = {AllReduceOf(2), MessageOf(1, 0, 1, 8),
+                                             MessageOf(2, 1, 0, 8), MessageOf(3, 0, 1, 65'537)};
+  std::vector<DeviceGroup> groups;
+  for (const CollectiveSpec& spec : specs) groups.push_back(GroupOf(spec));
+  const CommunicatorFactory factory = CreateNcclCommunicators(FakeApi(), {});
+  FakeGpu gpus[2];
+  std::unique_ptr<Communicator> communicators[2];
+  for (uint32_t i = 0; i < 2; ++i) communicators[i] = *factory(i, gpus[i], groups);
+  constexpr int kAny = NCCL_CONFIG_UNDEF_INT;
+  EXPECT_THAT(fake_.max_blocks, ::testing::ElementsAre(kAny, 1, 1, 4, kAny, 1, 1, 4));
+  std::vector<std::byte> values[2] = {std::vector<std::byte>(8, std::byte{7}),
+                                      std::vector<std::byte>(8)};
+  std::unique_ptr<StreamCollective> sides[2];
+  std::unique_ptr<Event> events[2];
+  std::unique_ptr<Stream> streams[2];
+  for (const int rank : {0, 1}) {
+    streams[rank] = gpus[rank].CreateStream();
+    events[rank] = gpus[rank].CreateEvent();
+    sides[rank] = *communicators[rank]->Create(specs[1], rank, *streams[rank], true);
+    void* const value = values[rank].data();
+    void* const none = nullptr;
+    EXPECT_EQ(sides[rank]->Launch({rank == 0 ? &value : &none, rank == 0 ? &none : &value,
+                                   /*is_poisoned=*/false, kNoLaunch}),
+              absl::OkStatus());
+    streams[rank]->Record(events[rank].get());
+    if (rank == 0) {
+      EXPECT_FALSE(events[0]->IsDone());  // the receive has not been launched
+    }
+  }
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(WaitUntilDone(*streams[rank], *events[rank], kTimeoutNs), absl::OkStatus());
+  }
+  EXPECT_EQ(values[1], values[0]);
+  EXPECT_EQ(fake_.num_calls, 6);  // a message and two flags, on either side
+}
+
+// A stage that sends to one that is gone lets go when its communicator does.
+TEST_F(NcclCommunicatorTest, AbortsASendWhoseReceiverIsGone) {
+  const std::unique_ptr<StreamMembers> members = Join(MessageOf(0, 0, 1, 64));
+  EXPECT_EQ(members->Launch(0), absl::OkStatus());
+  EXPECT_FALSE((*members)[0].event->IsDone());
+  (*members)[0].communicator = nullptr;
+  const SteadyClock clock;
+  const int64_t deadline = clock.NowNs() + kTimeoutNs;
+  while (!(*members)[0].event->IsDone()) {
+    ASSERT_LT(clock.NowNs(), deadline);
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(members->Launch(0),
+            absl::CancelledError("NCCL on device 0, small messages from device 0 to "
+                                 "device 1: closed"));
+}
+
 // ---- Groups of several processes.
 
 // A process with one device, 0 or 1, and its communicator.
@@ -606,8 +677,8 @@ struct Process {
     stream = gpu->CreateStream();
     event = gpu->CreateEvent();
     CollectiveSpec spec = AllReduceOf(2);
-    spec.devices = groups.front();
-    const int rank = groups.front()[0] == index ? 0 : 1;
+    spec.devices = groups.front().devices;
+    const int rank = spec.devices[0] == index ? 0 : 1;
     ASSIGN_OR_RETURN(collective, communicator->Create(spec, rank, *stream, true));
     return absl::OkStatus();
   }
@@ -746,7 +817,7 @@ std::pair<float, float> SumsOfOppositeOrders() {
     std::unique_ptr<Event> event;
     std::unique_ptr<Stream> stream;
   };
-  const DeviceGroup groups[] = {spec.devices};
+  const DeviceGroup groups[] = {GroupOf(spec)};
   FakeGpu gpus[2];
   std::unique_ptr<Communicator> communicators[2];
   Part parts[2][2];  // by rank and collective
