@@ -83,7 +83,8 @@ void EndDaemonOfMpirun() {
     std::string state;
     pid_t parent = 0;
     file >> number >> name >> state >> parent;
-    if (name == "(orted)") break;
+    // Of Open MPI 4, Open MPI 5 and MPICH. The kernel keeps 15 characters of a name.
+    if (name == "(orted)" || name == "(prted)" || name == "(hydra_pmi_proxy)") break;
     if (!file || i == kMaxBetween) return;
     daemon = parent;
   }

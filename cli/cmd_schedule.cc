@@ -117,7 +117,7 @@ absl::StatusOr<Schedule> PlanLayout(const planner::Policy& policy, const Schedul
   return schedule;
 }
 
-// Of a policy that takes any placement: the layout of the named policies that takes the shortest
+// Of "auto", which takes any placement: the layout of the named policies that takes the shortest
 // time within the limit of memory. Those that hold each stage twice need more memory for it.
 absl::StatusOr<Schedule> PlanBestLayout(const planner::Policy& policy,
                                         const ScheduleOptions& options) {
@@ -166,11 +166,11 @@ absl::StatusOr<Schedule> PlanSchedule(const Environment& environment,
     }
   }
   const planner::PolicyNeeds needs = policy->needs();
-  if (needs.placement.has_value() || options.chunks.has_value()) {
-    return PlanLayout(*policy, options, options.chunks.value_or(needs.min_chunks),
-                      needs.placement.value_or(planner::Placement::kLoop));
+  if (options.what == "auto" && !options.chunks.has_value()) {
+    return PlanBestLayout(*policy, options);
   }
-  return PlanBestLayout(*policy, options);
+  return PlanLayout(*policy, options, options.chunks.value_or(needs.min_chunks),
+                    needs.placement.value_or(planner::Placement::kLoop));
 }
 
 absl::Status CheckMemory(const ScheduleOptions& options, const planner::Timeline& timeline) {

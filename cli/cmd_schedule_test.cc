@@ -120,6 +120,11 @@ TEST_F(CmdScheduleTest, AutoIsNoSlowerThanNamedPoliciesWithinTheirMemory) {
   }
 }
 
+// GPipe takes any placement, too, and has one chunk unless it is asked for more.
+TEST_F(CmdScheduleTest, OnlyAutoChoosesItsLayout) {
+  EXPECT_EQ(Json({"gpipe", "--stages", "4", "--microbatches", "8"})["makespan"], 33);
+}
+
 TEST_F(CmdScheduleTest, ShowsPoliciesThatDecideAsTheyGo) {
   // 1F1B, decided by what is ready: B before F, and no more in flight than there are stages left.
   ASSERT_TRUE(

@@ -114,10 +114,19 @@ absl::Status KeepOutput(const std::string& path) {
   const int fork_error = errno;
   close(error[1]);
   int code = child < 0 ? fork_error : 0;
-  bool has_failed = child < 0 || read(error[0], &code, sizeof(code)) == sizeof(code);
+  bool has_failed = child < 0;
+  if (child > 0) {
+    ssize_t num_read = 0;
+    do num_read = read(error[0], &code, sizeof(code));
+    while (num_read < 0 && errno == EINTR);
+    has_failed = num_read == sizeof(code);
+  }
   close(error[0]);
   int wait_status = 0;
-  if (child > 0 && waitpid(child, &wait_status, 0) == child && wait_status != 0 && !has_failed) {
+  pid_t reaped = -1;
+  do reaped = child > 0 ? waitpid(child, &wait_status, 0) : -1;
+  while (reaped < 0 && child > 0 && errno == EINTR);
+  if (reaped == child && wait_status != 0 && !has_failed) {
     has_failed = true;
     code = EAGAIN;  // it could not fork
   }

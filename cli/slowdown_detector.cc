@@ -81,8 +81,8 @@ std::vector<uint32_t> HostsOfDevices(const std::vector<actors::NodeDescription>&
 }
 
 std::string SlowdownNote(const std::string& host, const planner::SlowHost& slow) {
-  return fmt::format("note: {} computes {:.0f} % slower than before, and the other hosts do not\n",
-                     host, 100 * (1 - slow.part));
+  return fmt::format("note: {} has become {:.0f} % slower than the other hosts\n", host,
+                     100 * (1 - slow.part));
 }
 
 }  // namespace penstock::cli

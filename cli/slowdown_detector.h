@@ -11,7 +11,8 @@
 //   rate                         1        0.8      0.99
 //
 // Host b computes 20 % slower than it did: the median of the rates is 0.99. What slows all hosts
-// down alike names none.
+// down alike names none. Where devices outnumber the cores that they may use, the time for which
+// others have the cores is no busy time, so only slower cores are found.
 //
 // Thread rule: not thread-safe.
 
@@ -77,7 +78,7 @@ class SlowdownDetector {
 std::vector<uint32_t> HostsOfDevices(const std::vector<actors::NodeDescription>& nodes,
                                      std::vector<uint32_t>* first_ranks);
 
-// "note: node4 computes 18 % slower than before, and the other hosts do not\n".
+// "note: node4 has become 18 % slower than the other hosts\n".
 std::string SlowdownNote(const std::string& host, const planner::SlowHost& slow);
 
 }  // namespace penstock::cli

@@ -126,6 +126,9 @@ TEST_F(LocalProcessTest, IsFinishedOnceItIsKilledThoughItsOutputIsOpen) {
 
 // As an mpirun with its ssh to a host that is gone.
 TEST_F(LocalProcessTest, IsKilledWithWhatItHasStarted) {
+  if (!std::ifstream("/proc/thread-self/children")) {
+    GTEST_SKIP() << "this kernel does not tell the children of a process";
+  }
   // In a process group of its own.
   Start("sh -c 'exec setsid sleep 100 & echo $!; wait'; :");
   Await([this] { return Until([this] { return !lines_.empty(); }); });

@@ -42,7 +42,10 @@ control::StatusPromise NodeCalls::ForAll(const CallNode& call,
               })
               .eagerlyEvaluate(nullptr));
     } else {
-      calls.add(absl::UnavailableError(StrCat(supervisor_.NameOf(rank), " is gone")));
+      const absl::Status gone =
+          absl::UnavailableError(StrCat(supervisor_.NameOf(rank), " is gone"));
+      if (answers != nullptr) answers->Take(rank, gone);
+      calls.add(absl::Status(gone));
     }
   }
   return control::JoinStatuses(calls.finish());

@@ -434,7 +434,8 @@ void NodeSupervisor::Fail(const absl::Status& cause) {
   if (is_ending_) return;
   BeginEnding();
   loss_ = cause;
-  if (tasks_.get() == nullptr) return;  // before Listen, which will tell it
+  // Before Listen, which will tell it, or after it has failed.
+  if (tasks_.get() == nullptr || port_.get() == nullptr) return;
   if (joined_fulfiller_->isWaiting()) joined_fulfiller_->fulfill(absl::Status(cause));
   FailSessionsOver(0, cause);
   TellToExit(cause);

@@ -237,6 +237,7 @@ class DeviceExecutor {
   bool PollStreams();
   bool PollStreamComms();
   void CheckStreamComms();
+  void EndAfter(const LaneStream::Mark& run, const absl::Status& status);
   bool TakeReadyComms();
   bool TakeCompletions();
   bool DriveCommunication();
@@ -392,6 +393,7 @@ class DeviceExecutor {
   bool has_stream_error_ = false;                      // since the streams were reset
   uint32_t num_stream_polls_ = 0;                      // since the last look: see CheckStreamComms
   int64_t last_check_ns_ = 0;                          // likewise
+  bool has_ended_ = false;                             // by an error of communication on a stream
 
   std::vector<uint32_t> active_comms_;   // started, not done
   int64_t unshared_ns_ = 0;              // that acts may take before the endpoint is left to others

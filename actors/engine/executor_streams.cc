@@ -108,9 +108,8 @@ bool DeviceExecutor::PollStreams() {
   return TakeReadyComms() || has_moved;
 }
 
-// A collective that waits for a member that is gone holds up its stream, and so the launches that
-// would tell. With its error, the stream goes on and the step drains. Other members may wait on,
-// and no collective of the group runs any more, so the device cannot go on.
+// Communication that waits for a member that is gone holds up its stream, and so the launches that
+// would tell. With its error, the stream goes on and the step drains.
 void DeviceExecutor::CheckStreamComms() {
   num_stream_polls_ = 0;
   const int64_t now = clock_->NowNs();
@@ -121,9 +120,15 @@ void DeviceExecutor::CheckStreamComms() {
     if (run == nullptr) continue;
     const absl::Status status = comm.collective->Check();
     if (status.ok()) continue;
-    Fail(*run, status);
-    observer_->OnFailure(WithMark(*run, status));
+    EndAfter(*run, status);
   }
+}
+
+// Other members may wait on, and nothing of the group runs any more, so the device cannot go on.
+void DeviceExecutor::EndAfter(const LaneStream::Mark& run, const absl::Status& status) {
+  Fail(run, status);
+  if (std::exchange(has_ended_, true)) return;  // each member of the group has the error
+  observer_->OnFailure(WithMark(run, status));
 }
 
 bool DeviceExecutor::PollStreamComms() {
@@ -169,7 +174,7 @@ void DeviceExecutor::LaunchStreamComm(uint32_t index, uint32_t phase_index) {
   const absl::Status status = comm.collective->Launch(
       {actor.num_inputs > 0 ? args : &none, actor.num_outputs > 0 ? args + actor.num_inputs : &none,
        RecordOf(progress.step).is_poisoned, progress.first_launch + index});
-  if (!status.ok()) Fail(MarkOf(index, phase_index, 0), status);
+  if (!status.ok()) EndAfter(MarkOf(index, phase_index, 0), status);
   comm.stream->Promise(1);
   comm.stream->Record(MarkOf(index, phase_index, begin_ns));
   ++num_stream_comms_running_;

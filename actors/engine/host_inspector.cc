@@ -30,7 +30,7 @@ class HostInspection final : public Inspection {
 
   bool IsComplete() override {
     LookAgain(replies_->Wait(absl::ZeroDuration()));
-    return replies_->IsComplete();
+    return has_ended_ || replies_->IsComplete();
   }
 
   std::vector<DeviceSnapshot> Take(absl::Duration timeout) override {
@@ -51,7 +51,10 @@ class HostInspection final : public Inspection {
     for (size_t i = 0; i < received.size(); ++i) {
       if (received[i].has_value()) continue;
       std::optional<DeviceSnapshot> snapshot = inspector_->Look(i);
-      if (!snapshot.has_value()) return;  // the session has ended
+      if (!snapshot.has_value()) {
+        has_ended_ = true;
+        return;
+      }
       seen_[i] = *snapshot;
       if (snapshot->state != DeviceSnapshot::State::kWaiting) {
         replies_->Set(i, *std::move(snapshot));
@@ -62,6 +65,7 @@ class HostInspection final : public Inspection {
   const std::shared_ptr<HostInspector> inspector_;
   const std::shared_ptr<ReplyCollector<DeviceSnapshot>> replies_;
   std::vector<DeviceSnapshot> seen_;  // the last time that each was looked at
+  bool has_ended_ = false;            // the session: nobody answers any more
 };
 
 }  // namespace

@@ -50,7 +50,7 @@ class EmulatedCommunicatorTest : public ::testing::TestWithParam<bool> {
   // The members of `spec`, on devices with threads or without.
   static std::unique_ptr<StreamMembers> Join(const CollectiveSpec& spec) {
     const auto fabric =
-        OneProcess(GetParam()).make(static_cast<uint32_t>(spec.devices.size()), {spec.devices});
+        OneProcess(GetParam()).make(static_cast<uint32_t>(spec.devices.size()), {GroupOf(spec)});
     return std::make_unique<StreamMembers>(spec, **fabric);
   }
 };

@@ -188,7 +188,7 @@ TEST_F(ClosedWindowTest, HidesNoCut) {
   ASSERT_TRUE(SwitchLoopback(false));
   const auto begin = Clock::now();
   ASSERT_TRUE(DriveUntil(*endpoints_[0], [&] { return sends_.back().is_done(); }));
-  EXPECT_LT(Clock::now() - begin, seconds(8));
+  EXPECT_LT(Clock::now() - begin, seconds(15));  // 7 where the kernel doubles its intervals
   EXPECT_EQ(sends_.back().status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(sends_.back().status.message()), HasSubstr("not even a confirmation"));
   EXPECT_EQ(num_cut_[0], 1);
@@ -196,9 +196,6 @@ TEST_F(ClosedWindowTest, HidesNoCut) {
 
 // The kernel doubles the time between its questions. The number of seconds is what is tested.
 TEST_F(ClosedWindowTest, HidesNoCutAfterALongTime) {
-  Connect(milliseconds(2300));
-  Fill();
-  DriveFor(seconds(20));
   const int interval_option = 44;  // TCP_RTO_MAX_MS
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   int interval_ms = 0;
@@ -206,6 +203,9 @@ TEST_F(ClosedWindowTest, HidesNoCutAfterALongTime) {
   const bool is_bounded = getsockopt(fd, IPPROTO_TCP, interval_option, &interval_ms, &size) == 0;
   close(fd);
   if (!is_bounded) GTEST_SKIP() << "this kernel is older than Linux 6.15";
+  Connect(milliseconds(2300));
+  Fill();
+  DriveFor(seconds(20));
   ASSERT_TRUE(SwitchLoopback(false));
   const auto begin = Clock::now();
   ASSERT_TRUE(DriveUntil(*endpoints_[0], [&] { return sends_.back().is_done(); }));

@@ -92,7 +92,7 @@ class ChunkPeer {
     transport::ucx::ProcessAddress mine;
     mine.generation = kGeneration;
     mine.first_device = device;
-    mine.devices.push_back({.key = 1, .worker = worker_.Address()});
+    mine.devices.push_back({.key = 1, .worker = worker_.Address(), .network = worker_.Address()});
     std::string bytes;
     if (!WriteFrame(kPeerFd, EncodeAddress(mine)) || !ReadFrame(kPeerFd, &bytes)) return false;
     const auto survivor = transport::ucx::DecodeAddress(bytes);
