@@ -546,7 +546,8 @@ const std::vector<Key>& Keys() {
        "if the schedule needs it)",
        Boolean([](Job& j) { return &j.parallel.split_backward; })},
       {"parallel.fuse_epilogues",
-       "Whether matrix products are one kernel with the bias, sum and gelu after them, and with the "
+       "Whether matrix products are one kernel with the bias, sum and gelu after them, and with "
+       "the "
        "gradients of these (true on stages with a GPU, false on others)",
        Boolean([](Job& j) { return &j.parallel.fuse_epilogues; })},
       {"cluster.file",

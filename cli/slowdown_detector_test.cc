@@ -48,7 +48,8 @@ TEST_F(SlowdownDetectorTest, AHostThatBecomesSlowerIsFoundOnce) {
   ASSERT_THAT(slow, SizeIs(1));
   EXPECT_EQ(slow[0].host, 1);
   EXPECT_NEAR(slow[0].part, 0.8, 0.02);
-  EXPECT_EQ(SlowdownNote("node4", slow[0]).substr(0, 31), "note: node4 has become 19 % slow");
+  EXPECT_EQ(SlowdownNote("node4", slow[0]),
+            "note: node4 has become 19 % slower than the other hosts\n");
 }
 
 TEST_F(SlowdownDetectorTest, AllDevicesOfAHostCount) {

@@ -33,7 +33,8 @@ class Inspector {
 class Inspection {
  public:
   virtual ~Inspection() = default;
-  // Whether all that were asked have answered, or are seen to run meanwhile.
+  // Whether all that were asked have answered, or are seen to run meanwhile, or the session has
+  // ended.
   virtual bool IsComplete() = 0;
   // Waits for that. A device that does not answer in time is given as it was seen last.
   virtual std::vector<DeviceSnapshot> Take(absl::Duration timeout) = 0;

@@ -101,7 +101,8 @@ struct ErrorState {
         return {FaultStatus(other->pinned->fault), other->pinned->fault.launch};
       }
     }
-    const absl::Status of_peer = absl::AbortedError("a device of the collective or message has failed");
+    const absl::Status of_peer =
+        absl::AbortedError("a device of the collective or message has failed");
     if (has_peer_fault()) return {of_peer, peer_launch};
     for (const auto& other : upstream) {
       if (other->has_peer_fault()) return {of_peer, other->peer_launch};
