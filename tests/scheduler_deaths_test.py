@@ -151,6 +151,14 @@ class SlurmDeathTest(LaunchDeaths, SchedulerDeathTest):
         cls.cluster = slurm.SlurmCluster(folder, cls.network)
         cls.addClassCleanup(cls.cluster.close)
 
+    def setUp(self):
+        """A host that was cut off holds its last job until Slurm has asked it again, which may take a
+        minute. A host that is down has no jobs."""
+        super().setUp()
+        for state in (["state=down", "reason=test"], ["state=resume"]):
+            subprocess.run(self.network.on_host(0, ["scontrol", "update", "nodename=n1,n2", *state]),
+                           env={**os.environ, **self.cluster.environment}, check=False, timeout=30)
+
     def launch(self, *shell):
         self.start_on(0, ["salloc", "-w", "n1,n2", *shell, *self.launch_command(
             "--remote-program", self.program), "--devices", "2"], **self.cluster.environment)
