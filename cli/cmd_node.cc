@@ -73,9 +73,8 @@ std::vector<std::string> NodeCommand(const Environment& environment,
 // moment, and is then killed, by a process that keeps none of the daemon's pipes open.
 void EndDaemonOfMpirun() {
   constexpr int kDaemonGraceMs = 2000;
-  constexpr int kMaxBetween = 2;  // a shell is
   pid_t daemon = getppid();
-  for (int i = 0;; ++i) {
+  while (true) {
     // "4711 (orted) S 4710 ..."
     std::ifstream file(StrCat("/proc/", daemon, "/stat"));
     std::string number;
@@ -85,7 +84,9 @@ void EndDaemonOfMpirun() {
     file >> number >> name >> state >> parent;
     // Of Open MPI 4, Open MPI 5 and MPICH. The kernel keeps 15 characters of a name.
     if (name == "(orted)" || name == "(prted)" || name == "(hydra_pmi_proxy)") break;
-    if (!file || i == kMaxBetween) return;
+    // Between them is a shell at most: what a user's own mpirun has started is not ended.
+    const bool is_shell = name == "(sh)" || name == "(bash)" || name == "(dash)";
+    if (!file || !is_shell) return;
     daemon = parent;
   }
   const auto daemon_fd = static_cast<int>(syscall(SYS_pidfd_open, daemon, 0));

@@ -547,8 +547,7 @@ const std::vector<Key>& Keys() {
        Boolean([](Job& j) { return &j.parallel.split_backward; })},
       {"parallel.fuse_epilogues",
        "Whether matrix products are one kernel with the bias, sum and gelu after them, and with "
-       "the "
-       "gradients of these (true on stages with a GPU, false on others)",
+       "the gradients of these (true on stages with a GPU, false on others)",
        Boolean([](Job& j) { return &j.parallel.fuse_epilogues; })},
       {"cluster.file",
        "Cluster to plan for: a preset such as \"dgx-a100:16\" (`penstock list clusters`) or a file "

@@ -156,8 +156,9 @@ class SlurmDeathTest(LaunchDeaths, SchedulerDeathTest):
         minute. A host that is down has no jobs."""
         super().setUp()
         for state in (["state=down", "reason=test"], ["state=resume"]):
-            subprocess.run(self.network.on_host(0, ["scontrol", "update", "nodename=n1,n2", *state]),
-                           env={**os.environ, **self.cluster.environment}, check=False, timeout=30)
+            subprocess.run(self.cluster.inside(["scontrol", "update", "nodename=n1,n2", *state]),
+                           env=self.cluster.environment, check=False, timeout=PATIENCE_S)
+        self.cluster.await_idle_nodes()
 
     def launch(self, *shell):
         self.start_on(0, ["salloc", "-w", "n1,n2", *shell, *self.launch_command(

@@ -187,7 +187,7 @@ class DeviceExecutor {
   // at a time: enough for the device never to wait for the host.
   static constexpr uint32_t kLaunchAhead = 4;
 
-  // How often the executor asks whether collectives on streams have failed while it waits for them,
+  // How often the executor asks whether communication on streams has failed while it waits for it,
   // and after how many polls it looks at the clock.
   static constexpr int64_t kCheckNs = 2'000'000;
   static constexpr uint32_t kPollsPerCheck = 64;

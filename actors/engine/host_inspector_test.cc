@@ -23,29 +23,12 @@ caf::behavior IgnoreInspections() {
   return {[](const InspectMessage&) {}};
 }
 
-// Device 1 waits for what device 0 sends.
-planner::Plan SendingPlan() {
-  EnginePlanBuilder b;
-  for (int i = 0; i < 2; ++i) b.AddDevice();
-  const uint32_t made = b.AddRegister(0);
-  b.BeginPhase(0, "F", PhaseKind::kForward);
-  const uint32_t make = b.AddKernel(0, "make", "t.iota", {}, {made});
-  const uint32_t send = b.AddSend(0, "send", made, 1);
-  b.AddChannel(0, make, send);
-  const uint32_t got = b.AddRegister(1);
-  const uint32_t used = b.AddRegister(1);
-  b.BeginPhase(1, "F", PhaseKind::kForward);
-  const uint32_t recv = b.AddRecv(1, "recv", got, b.last_transfer());
-  b.AddChannel(1, recv, b.AddKernel(1, "use", "t.affine", {got}, {used}));
-  return b.Build();
-}
-
 class HostInspectorTest : public ::testing::Test {
  protected:
   // Until device 1 waits.
   void SetUp() override {
     absl::StatusOr<std::unique_ptr<EngineHarness>> harness =
-        EngineHarness::Create(SendingPlan(), {}, kernels_, policies_);
+        EngineHarness::Create(testing::SendingPlan("t.iota"), {}, kernels_, policies_);
     ASSERT_TRUE(harness.ok()) << harness.status();
     harness_ = *std::move(harness);
     harness_->Submit({});

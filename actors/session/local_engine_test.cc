@@ -384,19 +384,7 @@ TEST_F(LocalEngineTest, PhasesAreLaunchedBehindOneThatRuns) {
 
 // Device 0 computes until the gate is open, and device 1 waits for what it sends then.
 TEST_F(LocalEngineTest, TheInspectorSeesWhatDevicesDo) {
-  EnginePlanBuilder b;
-  for (int i = 0; i < 2; ++i) b.AddDevice();
-  const uint32_t made = b.AddRegister(0);
-  b.BeginPhase(0, "F", PhaseKind::kForward);
-  const uint32_t busy = b.AddKernel(0, "busy", "t.pass", {}, {made});
-  const uint32_t send = b.AddSend(0, "send", made, 1);
-  b.AddChannel(0, busy, send);
-  const uint32_t got = b.AddRegister(1);
-  const uint32_t used = b.AddRegister(1);
-  b.BeginPhase(1, "F", PhaseKind::kForward);
-  const uint32_t recv = b.AddRecv(1, "recv", got, b.last_transfer());
-  b.AddChannel(1, recv, b.AddKernel(1, "use", "t.affine", {got}, {used}));
-  ASSERT_EQ(Start(b.Build(), Inproc(2)), absl::OkStatus());
+  ASSERT_EQ(Start(testing::SendingPlan("t.pass"), Inproc(2)), absl::OkStatus());
   const std::shared_ptr<Inspector> inspector = engine_->inspector();
   using State = DeviceSnapshot::State;
   const auto look = [&] {
@@ -415,7 +403,7 @@ TEST_F(LocalEngineTest, TheInspectorSeesWhatDevicesDo) {
   EngineSnapshot hanging = look();
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (std::chrono::steady_clock::now() < deadline &&
-         (hanging.devices[0].running != "busy" || hanging.devices[1].state != State::kWaiting ||
+         (hanging.devices[0].running != "make" || hanging.devices[1].state != State::kWaiting ||
           hanging.devices[1].waits.empty())) {
     hanging = look();
   }
@@ -638,7 +626,7 @@ TEST_F(LocalEngineTest, ACommunicationDoesNotBeginOnAThreadThatIsToCompute) {
     b.BeginPhase(0, "F", PhaseKind::kForward);
     const uint32_t make = b.AddKernel(0, "made", "t.iota", {}, {made});
     b.AddChannel(0, make, b.AddSend(0, "send", made, 1));
-    if (is_busy) b.AddKernel(0, "busy", "t.pass", {}, {b.AddRegister(0)});
+    if (is_busy) b.AddKernel(0, "make", "t.pass", {}, {b.AddRegister(0)});
     b.BeginPhase(1, "F", PhaseKind::kForward);
     b.AddRecv(1, "recv", b.AddRegister(1), b.last_transfer());
     std::vector<SilentEndpoint> endpoints(2);

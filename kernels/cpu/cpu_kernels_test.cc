@@ -575,38 +575,23 @@ void AddNorms(std::vector<KernelCase>* cases) {
                                [&] { r.Out(0) = (r.In(0) - mean) * rstd * r.In(1) + r.In(2); });
                       });
                     }});
-  cases->push_back({"layer_norm_grad",
-                    {},
-                    {{"abN"}, {"abN"}, {"N"}, {"ab", -0.5, 0.5}, {"ab", 0.5, 2}},
-                    {{"abN"}},
-                    sizes,
-                    [](Reference& r) {
-                      r.Loop("ab", [&] {
-                        double g = 0;
-                        double gh = 0;
-                        const auto h = [&] { return (r.In(1) - r.In(3)) * r.In(4); };
-                        r.Loop("N", [&] { g += r.In(0) * r.In(2) / 75; });
-                        r.Loop("N", [&] { gh += r.In(0) * r.In(2) * h() / 75; });
-                        r.Loop("N",
-                               [&] { r.Out(0) = r.In(4) * (r.In(0) * r.In(2) - g - h() * gh); });
-                      });
-                    }});
-  cases->push_back(
-      {"layer_norm_grad",
-       {},
-       {{"abN"}, {"abN"}, {"N"}, {"ab", -0.5, 0.5}, {"ab", 0.5, 2}, {"abN"}},
-       {{"abN"}},
-       sizes,
-       [](Reference& r) {
-         r.Loop("ab", [&] {
-           double g = 0;
-           double gh = 0;
-           const auto h = [&] { return (r.In(1) - r.In(3)) * r.In(4); };
-           r.Loop("N", [&] { g += r.In(0) * r.In(2) / 75; });
-           r.Loop("N", [&] { gh += r.In(0) * r.In(2) * h() / 75; });
-           r.Loop("N", [&] { r.Out(0) = r.In(4) * (r.In(0) * r.In(2) - g - h() * gh) + r.In(5); });
-         });
-       }});
+  for (const bool has_addend : {false, true}) {
+    std::vector<Operand> operands = {{"abN"}, {"abN"}, {"N"}, {"ab", -0.5, 0.5}, {"ab", 0.5, 2}};
+    if (has_addend) operands.push_back({"abN"});
+    cases->push_back(
+        {"layer_norm_grad", {}, operands, {{"abN"}}, sizes, [has_addend](Reference& r) {
+           r.Loop("ab", [&] {
+             double g = 0;
+             double gh = 0;
+             const auto h = [&] { return (r.In(1) - r.In(3)) * r.In(4); };
+             r.Loop("N", [&] { g += r.In(0) * r.In(2) / 75; });
+             r.Loop("N", [&] { gh += r.In(0) * r.In(2) * h() / 75; });
+             r.Loop("N", [&] {
+               r.Out(0) = r.In(4) * (r.In(0) * r.In(2) - g - h() * gh) + (has_addend ? r.In(5) : 0);
+             });
+           });
+         }});
+  }
   cases->push_back({"layer_norm_weight_grad",
                     {},
                     {{"abn"}, {"abn"}, {"ab", -0.5, 0.5}, {"ab", 0.5, 2}},
@@ -631,33 +616,21 @@ void AddNorms(std::vector<KernelCase>* cases) {
                         r.Loop("N", [&] { r.Out(0) = r.In(0) * r.Out(1) * r.In(1); });
                       });
                     }});
-  cases->push_back({"rms_norm_grad",
-                    {},
-                    {{"abN"}, {"abN"}, {"N"}, {"ab", 0.5, 2}},
-                    {{"abN"}},
-                    sizes,
-                    [](Reference& r) {
-                      r.Loop("ab", [&] {
-                        double gh = 0;
-                        const auto h = [&] { return r.In(1) * r.In(3); };
-                        r.Loop("N", [&] { gh += r.In(0) * r.In(2) * h() / 75; });
-                        r.Loop("N", [&] { r.Out(0) = r.In(3) * (r.In(0) * r.In(2) - h() * gh); });
-                      });
-                    }});
-  cases->push_back(
-      {"rms_norm_grad",
-       {},
-       {{"abN"}, {"abN"}, {"N"}, {"ab", 0.5, 2}, {"abN"}},
-       {{"abN"}},
-       sizes,
-       [](Reference& r) {
-         r.Loop("ab", [&] {
-           double gh = 0;
-           const auto h = [&] { return r.In(1) * r.In(3); };
-           r.Loop("N", [&] { gh += r.In(0) * r.In(2) * h() / 75; });
-           r.Loop("N", [&] { r.Out(0) = r.In(3) * (r.In(0) * r.In(2) - h() * gh) + r.In(4); });
-         });
-       }});
+  for (const bool has_addend : {false, true}) {
+    std::vector<Operand> operands = {{"abN"}, {"abN"}, {"N"}, {"ab", 0.5, 2}};
+    if (has_addend) operands.push_back({"abN"});
+    cases->push_back({"rms_norm_grad", {}, operands, {{"abN"}}, sizes, [has_addend](Reference& r) {
+                        r.Loop("ab", [&] {
+                          double gh = 0;
+                          const auto h = [&] { return r.In(1) * r.In(3); };
+                          r.Loop("N", [&] { gh += r.In(0) * r.In(2) * h() / 75; });
+                          r.Loop("N", [&] {
+                            r.Out(0) = r.In(3) * (r.In(0) * r.In(2) - h() * gh) +
+                                       (has_addend ? r.In(4) : 0);
+                          });
+                        });
+                      }});
+  }
   cases->push_back(
       {"rms_norm_weight_grad",
        {},

@@ -206,6 +206,10 @@ class Firing {
   // Whether it is the turn of the phase to launch, and then the next one's.
   bool MayLaunch(const PhaseState& state) const;
   void CountLaunch(const PhaseState& state);
+  void SetLaunched(Launched launched) {
+    num_launched_ = static_cast<uint32_t>(
+        launched == Launched::kCollectives ? plan_.collectives.size() : rendezvous_.size());
+  }
   // Whether devices launch it themselves: a collective, or with messages any communication.
   bool IsLaunched(const Item& item) const {
     return item.member != kNone && members_[item.member].rendezvous < num_launched_;

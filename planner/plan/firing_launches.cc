@@ -8,8 +8,7 @@ namespace penstock::planner::internal {
 
 absl::StatusOr<LaunchOrder> Firing::OrderLaunches(Launched launched) {
   is_ordering_ = true;
-  num_launched_ = static_cast<uint32_t>(
-      launched == Launched::kCollectives ? plan_.collectives.size() : rendezvous_.size());
+  SetLaunched(launched);
   num_steps_ = 1;
   ordered_.resize(plan_.devices.size());
   Number();
@@ -27,10 +26,9 @@ absl::StatusOr<LaunchOrder> Firing::OrderLaunches(Launched launched) {
   }
   for (uint32_t p = 0; p < phases_.size(); ++p) {
     if (IsDone(p)) continue;
-    return absl::FailedPreconditionError(
-        StrCat(launched == Launched::kCollectives ? "collectives" : "collectives and messages",
-               " have no order in which all devices could launch them: ", Describe(p),
-               " does not come to its end if it waits at each for the other members"));
+    return absl::FailedPreconditionError(StrCat(
+        Name(launched), " have no order in which all devices could launch them: ", Describe(p),
+        " does not come to its end if it waits at each for the other members"));
   }
   return std::move(ordered_);
 }
@@ -76,8 +74,7 @@ void Firing::CompleteLaunched(const PhaseState& state) {
 
 absl::Status Firing::CheckLaunches(const LaunchOrder& order, Launched launched) {
   order_ = &order;
-  num_launched_ = static_cast<uint32_t>(
-      launched == Launched::kCollectives ? plan_.collectives.size() : rendezvous_.size());
+  SetLaunched(launched);
   positions_.resize(plan_.devices.size());
   return Run().status();
 }

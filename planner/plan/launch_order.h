@@ -28,6 +28,7 @@
 #define PENSTOCK_PLANNER_PLAN_LAUNCH_ORDER_H_
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -40,6 +41,8 @@ namespace penstock::planner {
 
 // What devices launch themselves.
 enum class Launched : uint8_t { kCollectives, kCollectivesAndMessages };
+// "collectives and messages"
+std::string_view Name(Launched launched);
 
 // Whether actors of the kind are launched by devices themselves.
 inline bool IsLaunched(ActorKind kind, Launched launched) {
@@ -64,10 +67,8 @@ using LaunchOrder = std::vector<std::vector<LaunchRun>>;
 absl::StatusOr<LaunchOrder> OrderLaunches(const Plan& plan, const PolicyRegistry& policies,
                                           Launched launched = Launched::kCollectives);
 
-// Whether devices can follow the order: it has all launches of a step, the members of each group
-// launch what the group runs in the same order, what all devices launch is one order, and steps
-// that overlap come to their end. The groups are those of collectives, and the sender and receiver
-// of messages.
+// Whether devices can follow the order: it has all launches of a step, what the devices launch are
+// parts of one order, so that members of a group agree, and steps that overlap come to their end.
 // kInvalidArgument or kFailedPrecondition say what is wrong. REQUIRES: as OrderLaunches, which has
 // an order for the plan.
 absl::Status CheckLaunchOrder(const Plan& plan, const PolicyRegistry& policies,

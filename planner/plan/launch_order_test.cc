@@ -137,9 +137,9 @@ TEST(LaunchOrder, AcceptsAnyOrderThatAllDevicesCanFollow) {
 
 TEST(LaunchOrder, RefusesMembersThatDiffer) {
   const Plan plan = BucketPlan(1);
-  EXPECT_EQ(LaunchOrderError(plan, {{{kForward, 2}, {kBucket, 1}},
-                                    {{kForward, 1}, {kBucket, 1}, {kForward, 1}}}),
-            "devices 0 and 1 launch the collectives of devices 0, 1 in different orders");
+  EXPECT_THAT(LaunchOrderError(plan, {{{kForward, 2}, {kBucket, 1}},
+                                      {{kForward, 1}, {kBucket, 1}, {kForward, 1}}}),
+              HasSubstr("devices launch in orders that are no parts of one: "));
 }
 
 TEST(LaunchOrder, RefusesOrdersThatAreNotOfTheStep) {
@@ -220,8 +220,10 @@ TEST(LaunchOrder, RefusesMessagesInDifferentOrders) {
   const Plan plan = b.Build();
   const std::vector<LaunchRun> sends = {{1, 1}, {2, 1}};
   EXPECT_EQ(MessagesError(plan, {sends, {{0, 1}, {2, 1}}}), "");
-  EXPECT_EQ(MessagesError(plan, {sends, {{2, 1}, {0, 1}}}),
-            "devices 0 and 1 launch the messages from device 0 to device 1 in different orders");
+  EXPECT_THAT(
+      MessagesError(plan, {sends, {{2, 1}, {0, 1}}}),
+      AllOf(HasSubstr("'a' (device 0"), HasSubstr(" waits for device 1, where this is first: "),
+            HasSubstr("'b' (device 1")));
 }
 
 // The host may carry a message past a collective, but no stream does.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <queue>
@@ -13,6 +12,7 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "planner/policy/ask_policy_internal.h"
 
 namespace penstock::planner {
 namespace {
@@ -119,7 +119,8 @@ class Decisions {
     if (!group.chosen.has_value()) {
       LookAround(g);
       std::optional<PhaseChoice> choice;
-      RETURN_IF_ERROR(Ask(g, &choice));
+      RETURN_IF_ERROR(internal::AskPolicy(policy_, StrCat(" at stage ", g),
+                                          [&] { choice = group.scheduler->Next(group.view); }));
       if (!choice.has_value()) return false;
       RETURN_IF_ERROR(Accept(g, *choice));
       has_chosen = true;
@@ -130,22 +131,6 @@ class Decisions {
     group.order.push_back(phase);
     events_.push({now_s_ + pipeline_.SecondsOf(g, phase), g, phase});
     return true;
-  }
-
-  absl::Status Ask(int g, std::optional<PhaseChoice>* choice) {
-    RunningGroup& group = groups_[g];
-    const auto threw = [&](std::string_view what) {
-      return absl::InvalidArgumentError(
-          StrCat("policy '", policy_.name(), "' threw at stage ", g, ": ", what));
-    };
-    try {
-      *choice = group.scheduler->Next(group.view);
-      return absl::OkStatus();
-    } catch (const std::exception& error) {
-      return threw(error.what());
-    } catch (...) {
-      return threw("something that is no std::exception");
-    }
   }
 
   absl::Status Accept(int g, const PhaseChoice& choice) {

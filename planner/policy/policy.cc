@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <string>
 #include <utility>
 
@@ -10,6 +9,7 @@
 
 #include "base/status_macros.h"
 #include "base/strings.h"
+#include "planner/policy/ask_policy_internal.h"
 #include "planner/policy/pipeline.h"
 
 namespace penstock::planner {
@@ -68,29 +68,12 @@ namespace {
 
 std::string OfChunk(int chunk) { return chunk == 0 ? "" : StrCat(" of chunk ", chunk); }
 
-// Calls ask(), and turns what it throws into an error. `where` is for example " at stage 1".
-template <typename Ask>
-absl::Status AskPolicy(const Policy& policy, std::string_view where, const Ask& ask) {
-  const auto threw = [&](std::string_view what) {
-    return absl::InvalidArgumentError(
-        StrCat("policy '", policy.name(), "' threw", where, ": ", what));
-  };
-  try {
-    ask();
-    return absl::OkStatus();
-  } catch (const std::exception& error) {
-    return threw(error.what());
-  } catch (...) {
-    return threw("something that is no std::exception");
-  }
-}
-
 }  // namespace
 
 absl::StatusOr<int> ActivationCreditsOf(const Policy& policy, const StageContext& context) {
   int credits = 0;
-  RETURN_IF_ERROR(AskPolicy(policy, StrCat(" at stage ", context.stage),
-                            [&] { credits = policy.ActivationCredits(context); }));
+  RETURN_IF_ERROR(internal::AskPolicy(policy, StrCat(" at stage ", context.stage),
+                                      [&] { credits = policy.ActivationCredits(context); }));
   if (credits < 1) {
     return absl::InvalidArgumentError(StrCat("policy '", policy.name(), "' gives stage ",
                                              context.stage, " ", credits,
@@ -156,7 +139,7 @@ StagePlacement PlacementOf(const Policy& policy, int num_groups, int num_chunks)
 absl::StatusOr<PipelineOrders> PlanPipeline(const Policy& policy, const Pipeline& pipeline) {
   RETURN_IF_ERROR(CheckNeeds(policy, pipeline));
   absl::StatusOr<PipelineOrders> orders = PipelineOrders();
-  RETURN_IF_ERROR(AskPolicy(policy, "", [&] { orders = policy.PlanOrders(pipeline); }));
+  RETURN_IF_ERROR(internal::AskPolicy(policy, "", [&] { orders = policy.PlanOrders(pipeline); }));
   if (!orders.ok()) {
     return absl::Status(orders.status().code(),
                         StrCat("policy '", policy.name(), "': ", orders.status().message()));
@@ -182,7 +165,7 @@ absl::StatusOr<PipelineOrders> PlanPipeline(const Policy& policy, const Pipeline
 
 absl::StatusOr<StageSchedule> MakeSchedule(const Policy& policy, const StageContext& context) {
   StageSchedule schedule;
-  RETURN_IF_ERROR(AskPolicy(policy, StrCat(" at stage ", context.stage), [&] {
+  RETURN_IF_ERROR(internal::AskPolicy(policy, StrCat(" at stage ", context.stage), [&] {
     schedule.order = policy.PlannedOrder(context);
     if (context.has_choices()) schedule.scheduler = policy.CreateScheduler(context);
   }));

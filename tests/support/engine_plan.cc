@@ -329,6 +329,22 @@ absl::Status ThrowIntSometimes(const KernelSpec& spec, const KernelArgs& args) {
 
 }  // namespace
 
+planner::Plan SendingPlan(const std::string& op) {
+  EnginePlanBuilder b;
+  for (int i = 0; i < 2; ++i) b.AddDevice();
+  const uint32_t made = b.AddRegister(0);
+  b.BeginPhase(0, "F", planner::PhaseKind::kForward);
+  const uint32_t make = b.AddKernel(0, "make", op, {}, {made});
+  const uint32_t send = b.AddSend(0, "send", made, 1);
+  b.AddChannel(0, make, send);
+  const uint32_t got = b.AddRegister(1);
+  const uint32_t used = b.AddRegister(1);
+  b.BeginPhase(1, "F", planner::PhaseKind::kForward);
+  const uint32_t recv = b.AddRecv(1, "recv", got, b.last_transfer());
+  b.AddChannel(1, recv, b.AddKernel(1, "use", "t.affine", {got}, {used}));
+  return b.Build();
+}
+
 kernels::KernelRegistry EngineTestKernels() {
   kernels::KernelRegistry registry;
   const std::pair<const char*, RunFunction> functions[] = {{"t.sum", Sum},

@@ -73,6 +73,9 @@ class EnginePlanBuilder {
   planner::Plan plan_;
 };
 
+// Device 1 waits for what device 0 makes with the kernel `op` of one result, and sends.
+planner::Plan SendingPlan(const std::string& op);
+
 // f64 kernels for any shape:
 //   t.sum     output = sum of the inputs (accumulates if the spec says so)
 //   t.affine  output = scale * input 0 + shift (attributes, default 1 and 0)

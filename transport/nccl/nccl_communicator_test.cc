@@ -594,6 +594,13 @@ class NcclCommunicatorTest : public ::testing::Test {
     return std::make_unique<StreamMembers>(spec, *fabric, num_joining, tells_failures);
   }
 
+  static bool IsDoneInTime(Event& event) {
+    const SteadyClock clock;
+    const int64_t deadline = clock.NowNs() + kTimeoutNs;
+    while (!event.IsDone() && clock.NowNs() < deadline) std::this_thread::yield();
+    return event.IsDone();
+  }
+
   FakeNccl fake_;
 };
 
@@ -653,12 +660,7 @@ TEST_F(NcclCommunicatorTest, AbortsASendWhoseReceiverIsGone) {
   EXPECT_EQ(members->Launch(0), absl::OkStatus());
   EXPECT_FALSE((*members)[0].event->IsDone());
   (*members)[0].communicator = nullptr;
-  const SteadyClock clock;
-  const int64_t deadline = clock.NowNs() + kTimeoutNs;
-  while (!(*members)[0].event->IsDone()) {
-    ASSERT_LT(clock.NowNs(), deadline);
-    std::this_thread::yield();
-  }
+  ASSERT_TRUE(IsDoneInTime(*(*members)[0].event));
   EXPECT_EQ(members->Launch(0),
             absl::CancelledError("NCCL on device 0, small messages from device 0 to "
                                  "device 1: closed"));
@@ -922,12 +924,7 @@ TEST_F(NcclCommunicatorTest, AbortsWhatWaitsForAMemberThatIsGone) {
   EXPECT_EQ(members->Launch(0), absl::OkStatus());
   EXPECT_FALSE((*members)[0].event->IsDone());
   (*members)[0].communicator = nullptr;
-  const SteadyClock clock;
-  const int64_t deadline = clock.NowNs() + kTimeoutNs;
-  while (!(*members)[0].event->IsDone()) {
-    ASSERT_LT(clock.NowNs(), deadline);
-    std::this_thread::yield();
-  }
+  ASSERT_TRUE(IsDoneInTime(*(*members)[0].event));
   EXPECT_EQ(members->Launch(0).code(), absl::StatusCode::kCancelled);
 }
 
