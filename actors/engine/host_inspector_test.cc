@@ -19,9 +19,15 @@ using State = DeviceSnapshot::State;
 
 // Takes all messages and answers none: an executor that began a long kernel just before it could
 // answer.
-caf::behavior IgnoreInspections() {
-  return {[](const InspectMessage&) {}};
-}
+class IgnoringActor final : public caf::event_based_actor {
+ public:
+  using caf::event_based_actor::event_based_actor;
+
+ protected:
+  caf::behavior make_behavior() override {
+    return {[](const InspectMessage&) {}};
+  }
+};
 
 class HostInspectorTest : public ::testing::Test {
  protected:
@@ -35,9 +41,9 @@ class HostInspectorTest : public ::testing::Test {
     harness_->stage(0).Poll();
     while (harness_->executor(1).Poll()) {
     }
-    inspector_ = std::make_shared<HostInspector>(
-        1, std::vector<caf::actor>{system_.spawn(IgnoreInspections)},
-        std::vector<const DeviceExecutor*>{&harness_->executor(1)});
+    inspector_ =
+        std::make_shared<HostInspector>(1, std::vector<caf::actor>{system_.spawn<IgnoringActor>()},
+                                        std::vector<const DeviceExecutor*>{&harness_->executor(1)});
   }
   void TearDown() override { inspector_ = nullptr; }  // the actor ends with its last owner
 

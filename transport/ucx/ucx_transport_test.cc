@@ -489,10 +489,11 @@ TEST(UcxTransportTest, AnUrgentMessageOvertakesALongOneOfAnotherPeer) {
 TEST(UcxTransportTest, TheChunksOfAFailedPeerMakeRoom) {
   const TransportsGuard guard("tcp");
   constexpr size_t kBytes = 8 * transport::ucx::kNetworkChunkBytes;
-  UcxFabric fabric({.num_devices = 3, .generation = kGeneration, .num_channels = 2}, 1);
+  // They outlive the fabric, which sends until its end what device 0 has begun.
   const std::vector<uint8_t> sent(kBytes, 7);
   std::vector<uint8_t> received[2] = {std::vector<uint8_t>(kBytes), std::vector<uint8_t>(kBytes)};
   Request sends[2], recvs[2];
+  UcxFabric fabric({.num_devices = 3, .generation = kGeneration, .num_channels = 2}, 1);
   Endpoint& to = fabric.endpoint(2);
   for (uint32_t from : {0, 1}) {
     to.Recv(from, {kGeneration, from, 0}, received[from].data(), kBytes, &recvs[from]);
@@ -524,6 +525,10 @@ TEST(UcxTransportTest, TheChunksOfAFailedPeerMakeRoom) {
 TEST(UcxTransportTest, APeerThatStandsStillMakesNoOtherLate) {
   const TransportsGuard guard("tcp");
   constexpr size_t kBytes = 8 * transport::ucx::kNetworkChunkBytes;
+  // They outlive the transports, which send until their end what device 0 has begun.
+  const std::vector<uint8_t> sent(kBytes, 7);
+  std::vector<uint8_t> received[2] = {std::vector<uint8_t>(kBytes), std::vector<uint8_t>(kBytes)};
+  Request sends[2], recvs[2];
   std::vector<WaitedTransport> transports;
   std::vector<Endpoint*> endpoints;
   for (uint32_t device = 0; device < 3; ++device) {
@@ -534,9 +539,6 @@ TEST(UcxTransportTest, APeerThatStandsStillMakesNoOtherLate) {
     endpoints.push_back(*transports.back()->OpenEndpoint(device));
   }
   ConnectAll(transports);
-  const std::vector<uint8_t> sent(kBytes, 7);
-  std::vector<uint8_t> received[2] = {std::vector<uint8_t>(kBytes), std::vector<uint8_t>(kBytes)};
-  Request sends[2], recvs[2];
   Endpoint& to = *endpoints[2];
   to.Recv(0, {kGeneration, 0, 0}, received[0].data(), kBytes, &recvs[0]);
   endpoints[0]->Send(2, {kGeneration, 0, 0}, sent.data(), kBytes, kNoFlags, &sends[0]);
