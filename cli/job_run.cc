@@ -70,7 +70,7 @@ constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 // Between snapshots of the states, from which steps are run again to find where a NaN comes from.
 constexpr double kSnapshotSeconds = 300;
 // Between two looks at the memory of the processes, for a trace.
-constexpr absl::Duration kMemoryInterval = absl::Milliseconds(100);
+constexpr absl::Duration kMemoryInterval = absl::Seconds(1);
 // Of the machine's memory, the part that a snapshot may take.
 constexpr uint64_t kSnapshotMemoryShare = 8;
 // The user is told how long it takes to run longer steps again.
