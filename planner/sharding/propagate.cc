@@ -1,10 +1,13 @@
 #include "planner/sharding/propagate.h"
 
 #include <algorithm>
+#include <deque>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
@@ -46,7 +49,7 @@ constexpr Step kSteps[] = {Step::kPassThroughSingleUse, Step::kPassThrough,
                            Step::kPassThroughFactors, Step::kAllButBroadcast, Step::kAll};
 
 // Of each factor of a node.
-using Directions = std::vector<Direction>;
+using Directions = absl::InlinedVector<Direction, 8>;
 
 // Whether each direction is that of the other list, or none.
 bool AreAmong(const Directions& some, const Directions& all) {
@@ -65,13 +68,19 @@ struct Tensor {
   bool is_foreign = false;
 };
 
-// What propagation needs of a node, computed once.
-struct NodeInfo {
+// A rule, of all nodes that ask an operator the same.
+struct SharedRule {
   ShardingRule rule;
-  std::vector<Tensor> operands;
-  std::vector<Tensor> results;
   PropagationPriority priority = PropagationPriority::kSecond;
   bool is_elementwise = false;
+  NodeId first = 0;  // the node that asked first
+};
+
+// What propagation needs of a node, computed once.
+struct NodeInfo {
+  const SharedRule* shared = nullptr;
+  absl::InlinedVector<Tensor, 3> operands;
+  absl::InlinedVector<Tensor, 1> results;
   bool has_multi_use_operand = false;
   // What it was last done with to no effect: how often its tensors had changed until then, and the
   // directions of its factors. So it need not be done again until they change, in those directions
@@ -79,10 +88,13 @@ struct NodeInfo {
   int64_t settled_at = -1;
   Directions settled_directions = {};
 
+  const std::vector<Factor>& factors() const { return shared->rule.factors; }
   const TensorFactors& OperandMapping(size_t i) const {
-    return rule.operands[operands[i].position];
+    return shared->rule.operands[operands[i].position];
   }
-  const TensorFactors& ResultMapping(size_t i) const { return rule.results[results[i].position]; }
+  const TensorFactors& ResultMapping(size_t i) const {
+    return shared->rule.results[results[i].position];
+  }
 };
 
 // Whether the rule speaks of `tensors`: one list of known factors a dimension.
@@ -154,10 +166,8 @@ class Propagation {
       std::optional<Sharding>& sharding = graph_.mutable_value(id).sharding;
       if (!sharding.has_value()) sharding = OpenSharding(id);
     }
-    for (const graph::Node& node : graph_.nodes()) {
-      ASSIGN_OR_RETURN(NodeInfo info, Inspect(node, num_uses));
-      infos_.push_back(std::move(info));
-    }
+    infos_ = std::vector<NodeInfo>(graph_.num_nodes());
+    for (NodeId id = 0; id < graph_.num_nodes(); ++id) RETURN_IF_ERROR(Inspect(id, num_uses));
     users_ = graph_.Users();
     is_queued_.resize(graph_.num_nodes(), false);
     num_changes_.resize(graph_.num_values(), 0);
@@ -168,19 +178,47 @@ class Propagation {
     return Sharding::Open(static_cast<int>(graph_.value(id).type.shape.size()));
   }
 
-  absl::StatusOr<NodeInfo> Inspect(const graph::Node& node, absl::Span<const int> num_uses) const {
-    NodeInfo info;
-    if (node.operands.empty()) return info;
+  // The rule of a node; of those that were last asked for, if it is among them: in a model of many
+  // layers, most nodes are like one before.
+  absl::StatusOr<const SharedRule*> RuleOf(NodeId id) {
+    const graph::Node& node = graph_.node(id);
+    std::vector<const SharedRule*>& known = rules_by_op_[node.op];
+    const size_t end = known.size();
+    for (size_t i = end; i > 0 && i + kMostCompared > end; --i) {
+      if (AskTheSame(graph_.node(known[i - 1]->first), node)) return known[i - 1];
+    }
     const std::vector<TensorType> operand_types = graph_.OperandTypes(node);
     const std::vector<TensorType> result_types = graph_.ResultTypes(node);
-    info.rule = node.op->Rule({node.attributes, operand_types, result_types});
-    if (!Describes(info.rule.operands, operand_types, info.rule.factors.size()) ||
-        !Describes(info.rule.results, result_types, info.rule.factors.size())) {
+    SharedRule shared;
+    shared.rule = node.op->Rule({node.attributes, operand_types, result_types});
+    if (!Describes(shared.rule.operands, operand_types, shared.rule.factors.size()) ||
+        !Describes(shared.rule.results, result_types, shared.rule.factors.size())) {
       return absl::InternalError(StrCat("the sharding rule of ", node.op->name(),
                                         " does not fit: ", PrintNode(graph_, node)));
     }
-    info.priority = node.op->propagation_priority();
-    info.is_elementwise = IsElementwise(info.rule);
+    shared.priority = node.op->propagation_priority();
+    shared.is_elementwise = IsElementwise(shared.rule);
+    shared.first = id;
+    known.push_back(&rules_.emplace_back(std::move(shared)));
+    return known.back();
+  }
+
+  // Whether two nodes of an operator have equal attributes and types.
+  bool AskTheSame(const graph::Node& a, const graph::Node& b) const {
+    const auto have_equal_types = [this](absl::Span<const ValueId> x, absl::Span<const ValueId> y) {
+      return std::equal(x.begin(), x.end(), y.begin(), y.end(), [this](ValueId v, ValueId w) {
+        return v == w || graph_.value(v).type == graph_.value(w).type;
+      });
+    };
+    return have_equal_types(a.operands, b.operands) && have_equal_types(a.results, b.results) &&
+           a.attributes == b.attributes;
+  }
+
+  absl::Status Inspect(NodeId node_id, absl::Span<const int> num_uses) {
+    const graph::Node& node = graph_.node(node_id);
+    NodeInfo& info = infos_[node_id];
+    if (node.operands.empty()) return absl::OkStatus();
+    ASSIGN_OR_RETURN(info.shared, RuleOf(node_id));
     for (size_t i = 0; i < node.operands.size(); ++i) {
       const ValueId id = node.operands[i];
       const graph::Value& value = graph_.value(id);
@@ -194,7 +232,7 @@ class Propagation {
     for (size_t i = 0; i < node.results.size(); ++i) {
       info.results.push_back({node.results[i], static_cast<int>(i), false});
     }
-    return info;
+    return absl::OkStatus();
   }
 
   // Every sharding of the graph, values first.
@@ -274,25 +312,26 @@ class Propagation {
 
   static Direction DirectionOf(const NodeInfo& info, const Factor& factor, Step step) {
     if (step == Step::kAll) return Direction::kBoth;
-    const bool is_pass_through = info.priority == PropagationPriority::kFirst ||
-                                 info.priority == PropagationPriority::kFirstForward;
+    const bool is_pass_through = info.shared->priority == PropagationPriority::kFirst ||
+                                 info.shared->priority == PropagationPriority::kFirstForward;
     Direction direction = Direction::kNone;
     if (is_pass_through && (step != Step::kPassThroughSingleUse || !info.has_multi_use_operand)) {
-      direction =
-          info.priority == PropagationPriority::kFirst ? Direction::kBoth : Direction::kForward;
+      direction = info.shared->priority == PropagationPriority::kFirst ? Direction::kBoth
+                                                                       : Direction::kForward;
     }
     const bool applies_to_factor =
         step == Step::kAllButBroadcast ||
         (step == Step::kPassThroughFactors && factor.kind == FactorKind::kPassThrough);
     if (!applies_to_factor) return direction;
-    return info.priority == PropagationPriority::kLast ? Direction::kBackward : Direction::kBoth;
+    return info.shared->priority == PropagationPriority::kLast ? Direction::kBackward
+                                                               : Direction::kBoth;
   }
 
   void PropagateNode(NodeId id, PropagationStrategy strategy, Step step) {
     NodeInfo& info = infos_[id];
     if (info.operands.empty()) return;
     directions_.clear();
-    for (const Factor& factor : info.rule.factors) {
+    for (const Factor& factor : info.factors()) {
       directions_.push_back(DirectionOf(info, factor, step));
     }
     const int64_t num_changes = NumChangesAround(info);
@@ -304,20 +343,19 @@ class Propagation {
       const Tensor& operand = info.operands[i];
       const TensorFactors& mapping = info.OperandMapping(i);
       if (operand.is_foreign) {
-        ProjectTensor(mapping, info.rule.factors, ShardingHere(operand, id),
-                      &projection.tensors[i]);
+        ProjectTensor(mapping, info.factors(), ShardingHere(operand, id), &projection.tensors[i]);
       } else {
-        ProjectTensor(mapping, info.rule.factors, *graph_.value(operand.value).sharding,
+        ProjectTensor(mapping, info.factors(), *graph_.value(operand.value).sharding,
                       &projection.tensors[i]);
       }
     }
     for (size_t i = 0; i < info.results.size(); ++i) {
-      ProjectTensor(info.ResultMapping(i), info.rule.factors,
+      ProjectTensor(info.ResultMapping(i), info.factors(),
                     *graph_.value(info.results[i].value).sharding,
                     &projection.tensors[info.operands.size() + i]);
     }
-    const std::vector<bool> is_changed = PropagateFactors(strategy, info.rule.factors, directions_,
-                                                          info.is_elementwise, &projection);
+    const std::vector<bool> is_changed = PropagateFactors(strategy, info.factors(), directions_,
+                                                          info.shared->is_elementwise, &projection);
     if (std::find(is_changed.begin(), is_changed.end(), true) == is_changed.end()) {
       info.settled_at = num_changes;
       info.settled_directions = directions_;
@@ -332,9 +370,9 @@ class Propagation {
       const size_t i = is_operand ? t : t - info.operands.size();
       graph::Value& value =
           graph_.mutable_value(is_operand ? info.operands[i].value : info.results[i].value);
-      Sharding sharding = UnprojectTensor(
-          mesh, is_operand ? info.OperandMapping(i) : info.ResultMapping(i), info.rule.factors,
-          projection.tensors[t], value.type.shape, *value.sharding);
+      Sharding sharding =
+          UnprojectTensor(mesh, is_operand ? info.OperandMapping(i) : info.ResultMapping(i),
+                          info.factors(), projection.tensors[t], value.type.shape, *value.sharding);
       if (sharding == *value.sharding) continue;
       value.sharding = std::move(sharding);
       ++num_changes_[is_operand ? info.operands[i].value : info.results[i].value];
@@ -345,9 +383,8 @@ class Propagation {
   // How often the tensors of a node have changed, in all.
   int64_t NumChangesAround(const NodeInfo& info) const {
     int64_t count = 0;
-    for (const std::vector<Tensor>* tensors : {&info.operands, &info.results}) {
-      for (const Tensor& tensor : *tensors) count += num_changes_[tensor.value];
-    }
+    for (const Tensor& operand : info.operands) count += num_changes_[operand.value];
+    for (const Tensor& result : info.results) count += num_changes_[result.value];
     return count;
   }
 
@@ -408,8 +445,12 @@ class Propagation {
     }
   }
 
+  static constexpr size_t kMostCompared = 8;  // rules of an operator, the last ones
+
   Graph& graph_;
   const Mesh no_mesh_;
+  std::deque<SharedRule> rules_;
+  absl::flat_hash_map<const graph::Op*, std::vector<const SharedRule*>> rules_by_op_;
   std::vector<NodeInfo> infos_;
   std::vector<std::vector<NodeId>> users_;
   std::vector<NodeId> work_;  // a stack: the neighbours of a change come before the rest
