@@ -11,7 +11,7 @@ class AvgPool2d : public PoolingKernel {
 
   absl::Status Run(const KernelArgs& args) override {
     const double share = 1.0 / static_cast<double>(num_taps());
-    ForEachPlane([&](int64_t plane) {
+    ForEachPlane([&](int64_t plane, int) {
       const T* x = Input<T>(args, 0) + plane * in_size();
       T* y = Output<T>(args, 0) + plane * out_size();
       if (out_[1] >= kLeastInParts) {

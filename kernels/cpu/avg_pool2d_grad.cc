@@ -13,7 +13,7 @@ class AvgPool2dGrad : public PoolingKernel {
 
   absl::Status Run(const KernelArgs& args) override {
     const T share = static_cast<T>(1.0 / static_cast<double>(num_taps()));
-    ForEachPlane([&](int64_t plane) {
+    ForEachPlane([&](int64_t plane, int) {
       const T* dy = Input<T>(args, 0) + plane * out_size();
       T* dx = Output<T>(args, 0) + plane * in_size();
       std::fill(dx, dx + in_size(), T{0});

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -16,7 +15,6 @@
 
 #include "graph/image_window.h"
 #include "kernels/cpu/cpu_kernel.h"
-#include "kernels/cpu/simd.h"
 
 namespace penstock::kernels {
 
@@ -71,12 +69,12 @@ class PoolingKernel : public CpuKernel {
   int64_t out_size() const { return out_[0] * out_[1]; }
   int64_t num_taps() const { return window_[0].taps * window_[1].taps; }
 
-  // f(plane) for every plane.
+  // f(plane, thread) for every plane; threads count from 0.
   template <typename F>
   void ForEachPlane(F f) {
     pool_.ParallelFor(num_planes_, GrainRows(std::max(in_size(), out_size() * num_taps())),
-                      [&](int64_t begin, int64_t end, int) {
-                        for (int64_t plane = begin; plane < end; ++plane) f(plane);
+                      [&](int64_t begin, int64_t end, int thread) {
+                        for (int64_t plane = begin; plane < end; ++plane) f(plane, thread);
                       });
   }
 
@@ -155,67 +153,6 @@ class PoolingKernel : public CpuKernel {
   }
 
   std::vector<Tap> taps_;  // of the parts of a row, one after another
-};
-
-// Finds the first of the largest elements of windows; a NaN is larger than any number.
-template <typename T>
-class MaxPoolingKernel : public PoolingKernel {
- public:
-  using PoolingKernel::PoolingKernel;
-
- protected:
-  // Of the windows of a part of a row: the elements, and where in the plane.
-  template <typename Place>
-  struct Largest {
-    std::array<T, kMostResults> elements;
-    std::array<Place, kMostResults> places;
-  };
-
-  // f(first, count, largest) for all results of the plane `x`, a part of a row at a time.
-  template <typename F>
-  void ForEachLargest(const T* x, F f) const {
-    // Places of the same size as elements are compared at once with them.
-    if (in_size() <= std::numeric_limits<IntOf<T>>::max()) {
-      FindLargest<IntOf<T>>(x, f);
-    } else {
-      FindLargest<int64_t>(x, f);
-    }
-  }
-
- private:
-  template <typename Place, typename F>
-  void FindLargest(const T* x, F f) const {
-    Largest<Place> largest;
-    ForEachPart([&](const Part& part) {
-      std::fill_n(largest.elements.begin(), part.count, -std::numeric_limits<T>::infinity());
-      std::fill_n(largest.places.begin(), part.count, Place{-1});
-      ForEachTap(part, [&](const Tap& tap, int64_t place, auto stride) {
-        TakeLarger(x + place, place, stride, tap.num_results(),
-                   largest.elements.data() + tap.results.begin,
-                   largest.places.data() + tap.results.begin);
-      });
-      for (int64_t k = 0; k < part.count; ++k) {
-        if (largest.places[k] >= 0) continue;
-        // All are minus infinity.
-        const Range columns = WindowRange(window_[1], part.first % out_[1] + k, in_[1]);
-        largest.places[k] = static_cast<Place>(part.rows.begin * in_[1] + columns.begin);
-      }
-      f(part.first, part.count, largest);
-    });
-  }
-
-  // Without branches: which element is larger cannot be predicted.
-  template <typename Stride, typename Place>
-  static void TakeLarger(const T* __restrict x, int64_t place, Stride stride, int64_t count,
-                         T* __restrict elements, Place* __restrict places) {
-    for (int64_t k = 0; k < count; ++k) {
-      const T element = x[k * stride];
-      const bool is_larger =
-          (element > elements[k]) | ((element != element) & (elements[k] == elements[k]));
-      elements[k] = is_larger ? element : elements[k];
-      places[k] = is_larger ? static_cast<Place>(place + k * stride) : places[k];
-    }
-  }
 };
 
 }  // namespace penstock::kernels
