@@ -194,6 +194,20 @@ absl::StatusOr<std::string> ChooseLauncher(const Environment& environment,
   return std::string(HasHosts(options) ? "ssh" : "local");
 }
 
+// srun and mpirun take names of hosts alone.
+absl::Status CheckUsers(const std::string& launcher, const std::vector<HostSlots>& hosts) {
+  if (launcher == "ssh") return absl::OkStatus();
+  for (const HostSlots& host : hosts) {
+    const size_t at = host.host.find('@');
+    if (at == std::string::npos) continue;
+    return absl::InvalidArgumentError(
+        StrCat("'", host.host, "': ", launcher == "slurm" ? "srun" : "mpirun",
+               " starts processes as the user who calls it; expected '", host.host.substr(at + 1),
+               "' without a user, or --launcher ssh"));
+  }
+  return absl::OkStatus();
+}
+
 // The program and arguments before the command of a node on `host`.
 std::vector<std::string> Through(const std::string& launcher, std::vector<std::string> program,
                                  const std::string& host) {
@@ -399,6 +413,7 @@ absl::Status Launch(const Environment& environment, const LaunchOptions& options
     }
   }
   int64_t num_processes = 0;
+  RETURN_IF_ERROR(CheckUsers(launcher, hosts));
   for (const HostSlots& host : hosts) num_processes += host.slots;
   if (num_processes > 0) RETURN_IF_ERROR(SetProcesses(num_processes, &arguments));
   environment.err << "launch: each process keeps what it prints in " << member_options.log_folder
