@@ -60,13 +60,15 @@ class LaunchMemberTest(unittest.TestCase):
         self.key.chmod(0o600)
         self.port = free_port()
 
-    def start(self, variables, *options, run=("--json",), group=None, inside=lambda command: command):
+    def start(self, variables, *options, run=("--json",), process_group=None,
+              inside=lambda command: command, **user):
+        """`user` says as which user and groups it runs, as subprocess has it."""
         environment = {name: value for name, value in os.environ.items()
                        if not re.match("(RANK|WORLD_SIZE|MASTER_|SLURM_|OMPI_|PMI|PENSTOCK_KEY|"
                                        "ETCDCTL_)", name)}
         member = subprocess.Popen(
             inside([PENSTOCK, "launch", "--log-dir", self.folder / "logs", *options, "--", self.job, *run]),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=group,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=process_group, **user,
             env={**environment, **{name: str(value) for name, value in variables.items()}})
         self.addCleanup(member.communicate)
         self.addCleanup(member.kill)
@@ -181,6 +183,43 @@ class LaunchMemberTest(unittest.TestCase):
     def test_mpirun_tells_the_address_and_the_key(self):
         there = self.mpirun((2,))
         self.assertEqual(there.returncode, 0, there.stderr)
+    def test_root_may_hand_the_key_to_a_group_of_the_processes(self):
+        """As Kubernetes does where a pod has a user other than root, and an fsGroup."""
+        if os.geteuid() != 0:
+            self.skipTest("needs root, to be another user")
+        group = 54321
+        self.folder.chmod(0o755)
+        logs = self.folder / "logs"
+        logs.mkdir()
+        os.chown(logs, 65534, 65534)
+        pod = {"user": 65534, "group": 65534, "extra_groups": [group]}
+        options = ("--launcher", "k8s", "--members", "2", "--coordinator", f"localhost:{self.port}",
+                   "--key-file", self.key)
+        os.chown(self.key, 0, group)
+        self.key.chmod(0o440)
+        members = [self.start({"JOB_COMPLETION_INDEX": rank}, *options, **pod) for rank in (0, 1)]
+        self.check_two(members, "Kubernetes")
+        for owner, mode, user, message in [
+                (65534, 0o440, pod, "others may read the job's key"),  # given by nobody but itself
+                (0, 0o460, pod, "others may read the job's key"),
+                (0, 0o444, pod, "others may read the job's key"),
+                (0, 0o440, {**pod, "extra_groups": []}, "Permission denied"),
+                (0, 0o440, {}, "others may read the job's key")]:  # root itself is not of the group
+            os.chown(self.key, owner, group)
+            self.key.chmod(mode)
+            refused = self.start({"JOB_COMPLETION_INDEX": 1}, *options, **user)
+            _, errors = refused.communicate(timeout=PATIENCE_S)
+            self.assertNotEqual(refused.returncode, 0, errors)
+            self.assertIn(message, errors)
+
+    def test_users_of_hosts_are_for_ssh_alone(self):
+        for launcher, program in (("mpi", "mpirun"), ("slurm", "srun")):
+            refused = self.start({}, "--launcher", launcher, "-H", "n1,me@n2:4", "--through", "true")
+            _, errors = refused.communicate(timeout=PATIENCE_S)
+            self.assertEqual(refused.returncode, 2, errors)
+            self.assertIn(f"penstock: 'me@n2': {program} starts processes as the user who calls it; "
+                          "expected 'n2' without a user, or --launcher ssh\n", errors)
+
         self.assertEqual(losses(there.stdout), losses_here(PENSTOCK, self.job))
         self.assertIn("launch: rank 0 of 2 processes that mpirun has started coordinates, and tells "
                       "its address and the key through PMIx\n", there.stderr)
@@ -508,8 +547,8 @@ class LaunchMemberTest(unittest.TestCase):
 
     def test_one_interrupt_of_all_ends_the_job_in_order(self):
         run = ("--set", "train.steps=1000000")
-        first = self.start(self.torchrun(0), "--key-file", self.key, run=run, group=0)
-        second = self.start(self.torchrun(1), "--key-file", self.key, run=run, group=first.pid)
+        first = self.start(self.torchrun(0), "--key-file", self.key, run=run, process_group=0)
+        second = self.start(self.torchrun(1), "--key-file", self.key, run=run, process_group=first.pid)
         for line in first.stderr:
             if line.startswith("step "):
                 break
