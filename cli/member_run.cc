@@ -174,7 +174,8 @@ absl::Status RunFirst(const Environment& environment, const LaunchMember& member
   absl::Status told;
   if (board != nullptr) {
     plan.on_listening = [&](const std::string& address, const std::string& key) {
-      told = WithRendezvousStatus(board->Post({address, tells_key ? key : ""}));
+      told = WithRendezvousStatus(
+          board->Post({address, tells_key ? key : ""}, plan.join_timeout));
       if (told.ok()) return;
       // The others will not come, which is an error of its own later.
       there.err << StrCat("note: ", ToStd(told.message()), "\n") << std::flush;

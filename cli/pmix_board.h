@@ -29,7 +29,8 @@ class PmixBoard final : public MemberBoard {
 
   std::string name() const override { return "PMIx"; }
   bool keeps_secrets() const override { return true; }
-  absl::Status Post(const MemberNotice& notice) override;
+  // The server is on this host, and takes it at once.
+  absl::Status Post(const MemberNotice& notice, absl::Duration timeout) override;
   absl::StatusOr<MemberNotice> Await(absl::Duration timeout) override;
 
  private:

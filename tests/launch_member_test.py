@@ -9,6 +9,8 @@ PENSTOCK_COMMAND names the command (default: build/bin/penstock).
 
 import base64
 import contextlib
+import http.server
+import json
 import os
 import pathlib
 import re
@@ -20,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -180,9 +183,6 @@ class LaunchMemberTest(unittest.TestCase):
             self.assertEqual(member.returncode, 0, errors)
         self.assertEqual(len(losses(outputs[0][0])), STEPS)
 
-    def test_mpirun_tells_the_address_and_the_key(self):
-        there = self.mpirun((2,))
-        self.assertEqual(there.returncode, 0, there.stderr)
     def test_root_may_hand_the_key_to_a_group_of_the_processes(self):
         """As Kubernetes does where a pod has a user other than root, and an fsGroup."""
         if os.geteuid() != 0:
@@ -220,6 +220,9 @@ class LaunchMemberTest(unittest.TestCase):
             self.assertIn(f"penstock: 'me@n2': {program} starts processes as the user who calls it; "
                           "expected 'n2' without a user, or --launcher ssh\n", errors)
 
+    def test_mpirun_tells_the_address_and_the_key(self):
+        there = self.mpirun((2,))
+        self.assertEqual(there.returncode, 0, there.stderr)
         self.assertEqual(losses(there.stdout), losses_here(PENSTOCK, self.job))
         self.assertIn("launch: rank 0 of 2 processes that mpirun has started coordinates, and tells "
                       "its address and the key through PMIx\n", there.stderr)
@@ -495,16 +498,58 @@ class LaunchMemberTest(unittest.TestCase):
     def test_a_job_that_runs_does_not_need_etcd(self):
         server = self.etcd()
         server.start()
-        members = self.join_by_name(server, run=("--json", "--set", "train.steps=200"))
-        first = None
-        while first is None:
+        run = ("--json", "--set", "train.steps=200")
+        expected = losses(subprocess.run([PENSTOCK, "run", self.job, *run], capture_output=True, text=True,
+                                         timeout=120, check=True).stdout)
+        self.assertEqual(len(expected), 200)
+        members = self.join_by_name(server, run=run)
+        begin = ""
+        while not begin:
             for member in members:
-                if select.select([member.stdout], [], [], 0.05)[0] and member.stdout.readline():
-                    first = member
+                if not begin and select.select([member.stdout], [], [], 0.05)[0]:
+                    begin, first = member.stdout.readline(), member
         server.kill()
+        self.assertEqual(losses(begin + first.stdout.read()), expected)
         for member in members:
-            _, errors = member.communicate(timeout=PATIENCE_S)
-            self.assertEqual(member.returncode, 0, errors)
+            errors = member.stderr.read()
+            self.assertEqual(member.wait(PATIENCE_S), 0, errors)
+
+    def test_what_etcd_does_not_take_is_given_up_in_time(self):
+        """A server that gives rank 0 its place, and then takes nothing any more."""
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.server.num_entered += self.path == "/v3/kv/txn"
+                answer = {"/v3/lease/grant": {"ID": "1", "TTL": "15"},
+                          "/v3/lease/keepalive": {"result": {"ID": "1", "TTL": "15"}},
+                          "/v3/kv/txn": {"succeeded": True}}.get(self.path, {})
+                body = json.dumps(answer).encode()
+                self.send_response(200 if self.server.num_entered < 2 else 503)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            server.num_entered = 0
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            self.addCleanup(thread.join)
+            self.addCleanup(server.shutdown)
+            begin = time.monotonic()
+            first = self.start({"RANK": 0, "WORLD_SIZE": 2}, "--rendezvous",
+                               f"http://127.0.0.1:{server.server_address[1]}/job", "--key-file", self.key,
+                               "--join-timeout", "1")
+            _, errors = first.communicate(timeout=2 * PATIENCE_S)
+            # A second for etcd, and one for the others, who cannot come.
+            self.assertLess(time.monotonic() - begin, PATIENCE_S / 2, errors)
+            self.assertEqual(first.returncode, NO_RENDEZVOUS, errors)
+            self.assertRegex(errors, r"note: etcd at \S+ status 503 for ")
+            self.assertIn("missing ranks 1\n", errors)
+            self.assertGreater(server.num_entered, 2)
+            server.shutdown()
 
     def test_without_etcd_nobody_waits_for_ever(self):
         member = self.start({}, "--rendezvous", f"http://127.0.0.1:{self.port}/job", "--members", "2",
