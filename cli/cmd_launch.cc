@@ -354,8 +354,9 @@ std::string DescribeKeyTransport(const std::string& launcher, const LaunchPlan& 
   }
   return StrCat("note: ", launcher == "slurm" ? "srun" : "mpirun",
                 " passes the job's key on without encryption, unless this cluster has that of its "
-                "own; where others can read its network, put a key into a file on each host, and "
-                "add --key-file\n");
+                "own; where others can read its network, ",
+                launcher == "mpi" ? "start the job through ssh (--launcher ssh), or " : "",
+                "put a key into a file on each host, and add --key-file\n");
 }
 
 absl::Status Launch(const Environment& environment, const LaunchOptions& options) {
@@ -412,8 +413,8 @@ absl::Status Launch(const Environment& environment, const LaunchOptions& options
           StrCat(given[0], " is for processes on several hosts: add -H or --hostfile"));
     }
   }
-  int64_t num_processes = 0;
   RETURN_IF_ERROR(CheckUsers(launcher, hosts));
+  int64_t num_processes = 0;
   for (const HostSlots& host : hosts) num_processes += host.slots;
   if (num_processes > 0) RETURN_IF_ERROR(SetProcesses(num_processes, &arguments));
   environment.err << "launch: each process keeps what it prints in " << member_options.log_folder

@@ -54,6 +54,14 @@ absl::Status CheckIsSecret(const std::string& key_file) {
 
 }  // namespace
 
+absl::StatusOr<std::string> OpenSentKey(const std::string& sealed) {
+  absl::StatusOr<std::string> opened = OpenWithMunge(sealed);
+  if (opened.ok()) return opened;
+  return absl::UnavailableError(
+      StrCat("the job's key cannot be decrypted on this host: ", ToStd(opened.status().message()),
+             "; with --key-file, `penstock launch` does not send it"));
+}
+
 absl::StatusOr<std::string> ReadJobKey(const std::string& key_file) {
   std::string key;
   std::string source = "PENSTOCK_KEY";
@@ -69,13 +77,7 @@ absl::StatusOr<std::string> ReadJobKey(const std::string& key_file) {
     while (!key.empty() && key.back() == '\n') key.pop_back();
     // As `launch` hands it on through srun.
     if (key_file == "-" && IsSealedWithMunge(key)) {
-      absl::StatusOr<std::string> opened = OpenWithMunge(key);
-      if (!opened.ok()) {
-        return absl::UnavailableError(StrCat(
-            "the job's key cannot be decrypted on this host: ", ToStd(opened.status().message()),
-            "; with --key-file, `penstock launch` does not send it"));
-      }
-      key = *std::move(opened);
+      ASSIGN_OR_RETURN(key, OpenSentKey(key));
     }
   } else if (const char* variable = std::getenv("PENSTOCK_KEY")) {
     key = variable;

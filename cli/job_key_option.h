@@ -18,6 +18,9 @@ namespace penstock::cli {
 // refused, unless root has made it readable for a group of this process and nobody else.
 absl::StatusOr<std::string> ReadJobKey(const std::string& key_file);
 
+// The key that another process has sealed with munge (munge_text.h) and sent here.
+absl::StatusOr<std::string> OpenSentKey(const std::string& sealed);
+
 // A new key in a file that this user alone may read, for nodes that others start. The file goes
 // with the object.
 class JobKeyFile {

@@ -16,7 +16,8 @@ namespace penstock::cli {
 
 struct MemberNotice {
   std::string address;  // where nodes join
-  std::string key;      // the job's; empty: the processes have it, or the board is not for secrets
+  std::string key;  // the job's, perhaps sealed (munge_text.h); empty: the processes have it, or
+                    // the board is not for secrets
 };
 
 class MemberBoard {
