@@ -203,7 +203,7 @@ class LaunchMemberTest(unittest.TestCase):
                 (65534, 0o440, pod, "others may read the job's key"),  # given by nobody but itself
                 (0, 0o460, pod, "others may read the job's key"),
                 (0, 0o444, pod, "others may read the job's key"),
-                (0, 0o440, {**pod, "extra_groups": []}, "Permission denied"),
+                (0, 0o440, {**pod, "extra_groups": []}, "cannot be opened"),
                 (0, 0o440, {}, "others may read the job's key")]:  # root itself is not of the group
             os.chown(self.key, owner, group)
             self.key.chmod(mode)
@@ -548,7 +548,7 @@ class LaunchMemberTest(unittest.TestCase):
             self.assertEqual(first.returncode, NO_RENDEZVOUS, errors)
             self.assertRegex(errors, r"note: etcd at \S+ status 503 for ")
             self.assertIn("missing ranks 1\n", errors)
-            self.assertGreater(server.num_entered, 2)
+            self.assertEqual(server.num_entered, 2)
             server.shutdown()
 
     def test_without_etcd_nobody_waits_for_ever(self):
