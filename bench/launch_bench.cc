@@ -171,12 +171,14 @@ absl::StatusOr<LaunchFigures> MeasureAgents(const LaunchBenchOptions& options) {
   return figures;
 }
 
-absl::StatusOr<double> MeasureNodes(uint32_t count, const std::vector<std::string>& node_command) {
+absl::StatusOr<double> MeasureNodes(uint32_t count, const std::vector<std::string>& node_command,
+                                    const std::string& listen) {
   const SteadyClock clock;
   const int64_t begin_ns = clock.NowNs();
   actors::ClusterOptions options;
   options.num_processes = count;
   options.node_command = node_command;
+  options.listen = listen;
   options.join_timeout = kTimeout;
   ASSIGN_OR_RETURN(const std::unique_ptr<actors::Cluster> cluster, actors::Cluster::Start(options));
   const int64_t end_ns = clock.NowNs();

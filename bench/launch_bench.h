@@ -32,8 +32,10 @@ struct LaunchFigures {
 
 absl::StatusOr<LaunchFigures> MeasureAgents(const LaunchBenchOptions& options);
 
-// Seconds until `count` processes of this host have joined.
-absl::StatusOr<double> MeasureNodes(uint32_t count, const std::vector<std::string>& node_command);
+// Seconds until `count` processes of this host have joined at `listen`, as LaunchBenchOptions has
+// it.
+absl::StatusOr<double> MeasureNodes(uint32_t count, const std::vector<std::string>& node_command,
+                                    const std::string& listen);
 
 }  // namespace penstock::bench
 

@@ -101,12 +101,14 @@ absl::StatusOr<BenchReport> RunLaunch(const BenchOptions& asked) {
       report.metrics.push_back({name + "/memory", figures.memory_bytes / 1024, "KiB/agent"});
     }
   }
-  for (const uint32_t count : {1u, 8u, 64u}) {
-    const std::string name = StrCat("launch/nodes/", count);
-    if (!std::regex_search(name, pattern)) continue;
-    ASSIGN_OR_RETURN(const double seconds,
-                     bench::MeasureNodes(count, {"/proc/self/exe", "node", "--quiet"}));
-    report.metrics.push_back({name, seconds, "s"});
+  for (const auto& [kind, listen] : {std::pair("", ""), std::pair("tls/", "127.0.0.1:0")}) {
+    for (const uint32_t count : {1u, 8u, 64u}) {
+      const std::string name = StrCat("launch/nodes/", kind, count);
+      if (!std::regex_search(name, pattern)) continue;
+      ASSIGN_OR_RETURN(const double seconds,
+                       bench::MeasureNodes(count, {"/proc/self/exe", "node", "--quiet"}, listen));
+      report.metrics.push_back({name, seconds, "s"});
+    }
   }
   if (report.metrics.empty()) {
     return absl::InvalidArgumentError(StrCat("--filter ", asked.filter, ": nothing matches"));

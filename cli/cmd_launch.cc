@@ -194,6 +194,20 @@ absl::StatusOr<std::string> ChooseLauncher(const Environment& environment,
   return std::string(HasHosts(options) ? "ssh" : "local");
 }
 
+// srun and mpirun take names of hosts alone.
+absl::Status CheckUsers(const std::string& launcher, const std::vector<HostSlots>& hosts) {
+  if (launcher == "ssh") return absl::OkStatus();
+  for (const HostSlots& host : hosts) {
+    const size_t at = host.host.find('@');
+    if (at == std::string::npos) continue;
+    return absl::InvalidArgumentError(
+        StrCat("'", host.host, "': ", launcher == "slurm" ? "srun" : "mpirun",
+               " starts processes as the user who calls it; expected '", host.host.substr(at + 1),
+               "' without a user, or --launcher ssh"));
+  }
+  return absl::OkStatus();
+}
+
 // The program and arguments before the command of a node on `host`.
 std::vector<std::string> Through(const std::string& launcher, std::vector<std::string> program,
                                  const std::string& host) {
@@ -340,8 +354,9 @@ std::string DescribeKeyTransport(const std::string& launcher, const LaunchPlan& 
   }
   return StrCat("note: ", launcher == "slurm" ? "srun" : "mpirun",
                 " passes the job's key on without encryption, unless this cluster has that of its "
-                "own; where others can read its network, put a key into a file on each host, and "
-                "add --key-file\n");
+                "own; where others can read its network, ",
+                launcher == "mpi" ? "start the job through ssh (--launcher ssh), or " : "",
+                "put a key into a file on each host, and add --key-file\n");
 }
 
 absl::Status Launch(const Environment& environment, const LaunchOptions& options) {
@@ -398,6 +413,7 @@ absl::Status Launch(const Environment& environment, const LaunchOptions& options
           StrCat(given[0], " is for processes on several hosts: add -H or --hostfile"));
     }
   }
+  RETURN_IF_ERROR(CheckUsers(launcher, hosts));
   int64_t num_processes = 0;
   for (const HostSlots& host : hosts) num_processes += host.slots;
   if (num_processes > 0) RETURN_IF_ERROR(SetProcesses(num_processes, &arguments));

@@ -146,6 +146,14 @@ TEST_F(CmdNodeTest, WhatIsWrongWithANodeIsSaidInOurWords) {
   std::filesystem::copy_file(key_file_, readable);
   std::filesystem::permissions(readable, std::filesystem::perms(0644));
 
+  // Root's, and a group may read it: any of these is one too many.
+  const std::vector<std::pair<std::string, unsigned>> groups = {{"writable.key", 0460},
+                                                                {"of_all.key", 0444}};
+  for (const auto& [name, mode] : groups) {
+    std::filesystem::copy_file(key_file_, Path(name));
+    std::filesystem::permissions(Path(name), std::filesystem::perms(mode));
+  }
+
   struct Case {
     std::vector<std::string> options;
     std::string key;
@@ -171,6 +179,8 @@ TEST_F(CmdNodeTest, WhatIsWrongWithANodeIsSaidInOurWords) {
       {{"--key-file", readable},
        "",
        StrCat("--key-file ", readable, ": others may read the job's key; chmod 600 ", readable)},
+      {{"--key-file", Path("writable.key")}, "", "writable.key: others may read the job's key"},
+      {{"--key-file", Path("of_all.key")}, "", "of_all.key: others may read the job's key"},
       {{"--interface", "eth77"},
        "",
        "network interface 'eth77': there is none of that name that "

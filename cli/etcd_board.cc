@@ -38,7 +38,6 @@ constexpr absl::Duration kRetryPause = absl::Seconds(1);
 constexpr absl::Duration kPatience = absl::Seconds(17);
 // Between questions.
 constexpr absl::Duration kEtcdPause = absl::Milliseconds(100);
-constexpr absl::Duration kPostTimeout = absl::Minutes(1);
 constexpr size_t kMaxNameBytes = 255;
 
 std::string Base64(const std::string& text) {
@@ -254,8 +253,8 @@ absl::StatusOr<int64_t> EtcdBoard::TakeRank(int64_t rank, int64_t size, absl::Du
   return taken;
 }
 
-absl::Status EtcdBoard::Post(const MemberNotice& notice) {
-  return Repeat(kPostTimeout, StrCat("telling ", name(), " the address of rank 0"),
+absl::Status EtcdBoard::Post(const MemberNotice& notice, absl::Duration timeout) {
+  return Repeat(timeout, StrCat("telling ", name(), " the address of rank 0"),
                 [&]() -> absl::StatusOr<bool> {
                   const absl::MutexLock lock(&mutex_);
                   RETURN_IF_ERROR(Renew());

@@ -56,7 +56,7 @@ class EtcdBoard final : public MemberBoard {
   // `rank`, or where that is negative the lowest below `size` that no process has. kAlreadyExists
   // if other processes that run have it.
   absl::StatusOr<int64_t> TakeRank(int64_t rank, int64_t size, absl::Duration timeout);
-  absl::Status Post(const MemberNotice& notice) override;
+  absl::Status Post(const MemberNotice& notice, absl::Duration timeout) override;
   // A process that was killed leaves its address until its lease runs out.
   absl::StatusOr<MemberNotice> Await(absl::Duration timeout) override;
 

@@ -4,10 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "cli/files.h"
 #include "cli/munge_text.h"
@@ -30,15 +32,35 @@ std::string ReadLine() {
   return line;
 }
 
+bool IsInGroup(gid_t group) {
+  if (group == getegid()) return true;
+  std::vector<gid_t> groups(static_cast<size_t>(std::max(getgroups(0, nullptr), 0)));
+  const int count = getgroups(static_cast<int>(groups.size()), groups.data());
+  groups.resize(static_cast<size_t>(std::max(count, 0)));
+  return std::find(groups.begin(), groups.end(), group) != groups.end();
+}
+
 absl::Status CheckIsSecret(const std::string& key_file) {
   struct stat info = {};
   if (stat(key_file.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return absl::OkStatus();
   if ((info.st_mode & 077) == 0) return absl::OkStatus();
+  // As Kubernetes hands a secret to a container of another user than root, whose pod has a group of
+  // its own (fsGroup): root's, readable by that group.
+  const bool is_given_to_group = info.st_uid == 0 && (info.st_mode & 037) == 0;
+  if (is_given_to_group && IsInGroup(info.st_gid)) return absl::OkStatus();
   return absl::PermissionDeniedError(
       StrCat("--key-file ", key_file, ": others may read the job's key; chmod 600 ", key_file));
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> OpenSentKey(const std::string& sealed) {
+  absl::StatusOr<std::string> opened = OpenWithMunge(sealed);
+  if (opened.ok()) return opened;
+  return absl::UnavailableError(
+      StrCat("the job's key cannot be decrypted on this host: ", ToStd(opened.status().message()),
+             "; with --key-file, `penstock launch` does not send it"));
+}
 
 absl::StatusOr<std::string> ReadJobKey(const std::string& key_file) {
   std::string key;
@@ -55,13 +77,7 @@ absl::StatusOr<std::string> ReadJobKey(const std::string& key_file) {
     while (!key.empty() && key.back() == '\n') key.pop_back();
     // As `launch` hands it on through srun.
     if (key_file == "-" && IsSealedWithMunge(key)) {
-      absl::StatusOr<std::string> opened = OpenWithMunge(key);
-      if (!opened.ok()) {
-        return absl::UnavailableError(StrCat(
-            "the job's key cannot be decrypted on this host: ", ToStd(opened.status().message()),
-            "; with --key-file, `penstock launch` does not send it"));
-      }
-      key = *std::move(opened);
+      ASSIGN_OR_RETURN(key, OpenSentKey(key));
     }
   } else if (const char* variable = std::getenv("PENSTOCK_KEY")) {
     key = variable;

@@ -15,8 +15,11 @@ namespace penstock::cli {
 
 // 64 hexadecimal digits from the file of --key-file ("-": the first line of the standard
 // input), or where it is empty from PENSTOCK_KEY. A file that others than its owner may read is
-// refused.
+// refused, unless root has made it readable for a group of this process and nobody else.
 absl::StatusOr<std::string> ReadJobKey(const std::string& key_file);
+
+// The key that another process has sealed with munge (munge_text.h) and sent here.
+absl::StatusOr<std::string> OpenSentKey(const std::string& sealed);
 
 // A new key in a file that this user alone may read, for nodes that others start. The file goes
 // with the object.

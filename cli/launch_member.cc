@@ -19,6 +19,9 @@ namespace {
 // Below the ports that Linux gives to connections by itself.
 constexpr int64_t kFirstStepPort = 20000;
 constexpr int64_t kNumStepPorts = 10000;
+// Between the ports of two steps of a job: about the golden section of the ports, so that jobs and
+// steps with numbers near each other do not share one.
+constexpr int64_t kStepStride = 6181;
 constexpr int64_t kMaxPort = 65535;
 constexpr size_t kMaxJobNameBytes = 100;
 // Steps from here on are no steps of srun: the batch script and the shell of an allocation.
@@ -85,7 +88,7 @@ absl::Status FindInStep(const Variables& variables, LaunchMember* member) {
   if (member->port == 0) {
     ASSIGN_OR_RETURN(const int64_t job, Number(variables, "SLURM_JOB_ID", 0, INT64_MAX));
     ASSIGN_OR_RETURN(const int64_t step, Number(variables, "SLURM_STEP_ID", 0, kFirstSpecialStep));
-    member->port = kFirstStepPort + (job % kNumStepPorts + step) % kNumStepPorts;
+    member->port = kFirstStepPort + (job % kNumStepPorts + step * kStepStride) % kNumStepPorts;
   }
   return absl::OkStatus();
 }

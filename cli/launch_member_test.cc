@@ -120,11 +120,11 @@ TEST(LaunchMemberTest, AStepOfSlurmTellsWhereRankZeroListens) {
                                              {"SLURM_STEP_ID", "1"},
                                              {"SLURM_JOB_ID", "120004"},
                                              {"SLURM_STEP_NODELIST", "n[08-11]"}};
-  EXPECT_EQ(Describe(task), "srun 2/4 at n08:20005");
+  EXPECT_EQ(Describe(task), "srun 2/4 at n08:26185");
   task["SLURM_STEP_TASKS_PER_NODE"] = "1(x4)";
-  EXPECT_EQ(Describe(task), "srun 2/4 at n08:20005, 1 a host");
+  EXPECT_EQ(Describe(task), "srun 2/4 at n08:26185, 1 a host");
   task["SLURM_STEP_TASKS_PER_NODE"] = "2,1";
-  EXPECT_EQ(Describe(task), "srun 2/4 at n08:20005");
+  EXPECT_EQ(Describe(task), "srun 2/4 at n08:26185");
   task["MASTER_ADDR"] = "10.1.1.1";
   task["MASTER_PORT"] = "1234";
   EXPECT_EQ(Describe(task), "srun 2/4 at 10.1.1.1:1234");
@@ -135,6 +135,26 @@ TEST(LaunchMemberTest, AStepOfSlurmTellsWhereRankZeroListens) {
   task["RANK"] = "7";
   task["WORLD_SIZE"] = "8";
   EXPECT_EQ(Describe(task), "torchrun 7/8 at 10.1.1.1:1234");
+}
+
+// Several may run at once on the host where their ranks 0 listen.
+TEST(LaunchMemberTest, StepsNearEachOtherHaveDifferentPorts) {
+  std::map<std::string, std::string> task = {
+      {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_STEP_NODELIST", "n1"}};
+  std::map<int64_t, std::string> step_of_port;
+  for (int job = 9980; job < 10020; ++job) {
+    for (int step = 0; step < 100; ++step) {
+      task["SLURM_JOB_ID"] = StrCat(job);
+      task["SLURM_STEP_ID"] = StrCat(step);
+      const absl::StatusOr<std::optional<LaunchMember>> member = Detect(task);
+      ASSERT_TRUE(member.ok() && member->has_value());
+      const int64_t port = (*member)->port;
+      EXPECT_GE(port, 20'000);
+      EXPECT_LT(port, 30'000);
+      const auto [it, is_new] = step_of_port.emplace(port, StrCat(job, ".", step));
+      EXPECT_TRUE(is_new) << it->second << " and " << job << "." << step << " have port " << port;
+    }
+  }
 }
 
 TEST(LaunchMemberTest, ScriptsAndShellsOfAnAllocationAreNoMembers) {

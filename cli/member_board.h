@@ -16,7 +16,8 @@ namespace penstock::cli {
 
 struct MemberNotice {
   std::string address;  // where nodes join
-  std::string key;      // the job's; empty: the processes have it, or the board is not for secrets
+  std::string key;  // the job's, perhaps sealed (munge_text.h); empty: the processes have it, or
+                    // the board is not for secrets
 };
 
 class MemberBoard {
@@ -28,8 +29,8 @@ class MemberBoard {
   // Whether what is posted is for the processes of the job alone.
   virtual bool keeps_secrets() const = 0;
 
-  // By rank 0, once.
-  virtual absl::Status Post(const MemberNotice& notice) = 0;
+  // By rank 0, once. kUnavailable if the board does not take it in time.
+  virtual absl::Status Post(const MemberNotice& notice, absl::Duration timeout) = 0;
   // What rank 0 has posted. kDeadlineExceeded if that takes longer.
   virtual absl::StatusOr<MemberNotice> Await(absl::Duration timeout) = 0;
 };

@@ -12,6 +12,7 @@
 #include "cli/job_key_option.h"
 #include "cli/join_job.h"
 #include "cli/member_board.h"
+#include "cli/munge_text.h"
 #include "cli/node_process.h"
 #include "cli/parent_watch.h"
 #include "cli/pmix_board.h"
@@ -160,6 +161,28 @@ absl::StatusOr<std::string> ListenAddress(const LaunchMember& member,
   return actors::JoinAddress(is_ipv6 ? "::" : "0.0.0.0", port);
 }
 
+// Tells a board where rank 0 listens, and the key, if it is not empty.
+absl::Status TellOthers(MemberBoard& board, const std::string& address, std::string key,
+                        const KeySeal& seal, absl::Duration timeout) {
+  if (!key.empty() && seal != nullptr) {
+    ASSIGN_OR_RETURN(key, seal(key));
+  }
+  return board.Post({address, std::move(key)}, timeout);
+}
+
+// How a board passes the key on, for the user.
+std::string DescribeKeyOnBoard(const MemberBoard& board, const std::string& starter,
+                               const KeySeal& seal) {
+  if (seal != nullptr) {
+    return "launch: munge encrypts the job's key on its way to the other processes\n";
+  }
+  return StrCat("note: ", board.name(),
+                " passes the key on without encryption, unless this cluster has that of its own; "
+                "where others can read its network, ",
+                starter == "mpirun" ? "start the job through ssh (launch -H HOSTS), or " : "",
+                "put a key into a file on each host, and add --key-file\n");
+}
+
 absl::Status RunFirst(const Environment& environment, const LaunchMember& member,
                       const MemberOptions& options, MemberBoard* board,
                       const std::function<absl::Status(const Environment&, int64_t)>& run_job) {
@@ -171,10 +194,12 @@ absl::Status RunFirst(const Environment& environment, const LaunchMember& member
   ASSIGN_OR_RETURN(plan.listen, ListenAddress(member, options));
   plan.join_timeout = absl::Seconds(options.join_timeout_s);
   const bool tells_key = board != nullptr && board->keeps_secrets() && !HasKey(options);
+  const KeySeal seal = tells_key ? SealOfAllocation() : nullptr;
   absl::Status told;
   if (board != nullptr) {
     plan.on_listening = [&](const std::string& address, const std::string& key) {
-      told = WithRendezvousStatus(board->Post({address, tells_key ? key : ""}));
+      told = WithRendezvousStatus(
+          TellOthers(*board, address, tells_key ? key : "", seal, plan.join_timeout));
       if (told.ok()) return;
       // The others will not come, which is an error of its own later.
       there.err << StrCat("note: ", ToStd(told.message()), "\n") << std::flush;
@@ -195,11 +220,7 @@ absl::Status RunFirst(const Environment& environment, const LaunchMember& member
                             "\n")
                   << std::flush;
   if (tells_key) {
-    environment.err << StrCat("note: ", board->name(),
-                              " passes the key on without encryption, unless this cluster has that "
-                              "of its own; where others can read its network, put a key into a "
-                              "file on each host, and add --key-file\n")
-                    << std::flush;
+    environment.err << DescribeKeyOnBoard(*board, member.command, seal) << std::flush;
   }
   const absl::Status done = run_job(there, member.size);
   return done.ok() ? told : done;
@@ -268,6 +289,8 @@ absl::Status RunOther(const LaunchMember& member, const MemberOptions& options, 
     }
     if (task.key.empty()) {
       ASSIGN_OR_RETURN(task.key, ReadJobKey(options.key_file));
+    } else if (IsSealedWithMunge(task.key)) {
+      ASSIGN_OR_RETURN(task.key, OpenSentKey(task.key));
     }
     NodeProcess::End end = process->Run(task);
     if (end.wait_status.has_value()) {

@@ -1,13 +1,16 @@
 #include "cli/munge_text.h"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "cli/program_output.h"
 
+#include "actors/cluster/child_process.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -17,6 +20,10 @@ namespace {
 constexpr std::string_view kPrefix = "MUNGE:";
 // Hosts may start one after another, and slowly.
 constexpr char kLife[] = "--ttl=3600";
+// The status of unmunge for what was opened on this host before (EMUNGE_CRED_REPLAYED): it prints
+// the text all the same.
+constexpr int kReplayed = 17;
+constexpr std::string_view kUid = "UID:";
 
 // The last line that a program prints: warnings, which go to the same pipe, come before.
 absl::StatusOr<std::string> LastLineOf(std::vector<std::string> arguments,
@@ -37,17 +44,36 @@ absl::StatusOr<std::string> SealWithMunge(const std::string& text) {
 bool IsSealedWithMunge(std::string_view line) { return line.substr(0, kPrefix.size()) == kPrefix; }
 
 absl::StatusOr<std::string> OpenWithMunge(const std::string& line) {
-  return LastLineOf({"unmunge", "--metadata=/dev/null"}, StrCat(line, "\n"));
+  ASSIGN_OR_RETURN(const ProgramOutput output,
+                   EndOf({"unmunge", "--keys=UID", "--numeric"}, StrCat(line, "\n")));
+  const bool is_open =
+      WIFEXITED(output.wait_status) &&
+      (WEXITSTATUS(output.wait_status) == 0 || WEXITSTATUS(output.wait_status) == kReplayed);
+  // "UID:   1000", an empty line, and the text. A message about a replay may come before or after.
+  const size_t uid = output.text.find(kUid);
+  const size_t end = output.text.find("\n\n", uid);
+  if (!is_open || uid == std::string::npos || end == std::string::npos) {
+    return absl::UnavailableError(StrCat("unmunge ", actors::DescribeWaitStatus(output.wait_status),
+                                         ": ", output.text.substr(0, 200)));
+  }
+  uint32_t user = 0;
+  const std::string_view text = output.text;
+  if (!absl::SimpleAtoi(ToAbsl(text.substr(uid + kUid.size(), end - uid - kUid.size())), &user) ||
+      user != geteuid()) {
+    return absl::PermissionDeniedError("it is not from a process of this user");
+  }
+  const std::string_view opened = text.substr(end + 2);
+  return std::string(opened.substr(0, opened.find('\n')));
 }
 
-std::function<absl::StatusOr<std::string>(const std::string& key)> KeySealFor(
-    const std::vector<actors::NodePlace>& places) {
-  const bool is_sent = !places.empty() && !places[0].through.empty() && places[0].key_file.empty();
-  if (!is_sent || places[0].joins_arguments || std::getenv("SLURM_JOB_ID") == nullptr ||
-      !SealWithMunge("test").ok()) {
-    return nullptr;
-  }
+KeySeal SealOfAllocation() {
+  if (std::getenv("SLURM_JOB_ID") == nullptr || !SealWithMunge("test").ok()) return nullptr;
   return SealWithMunge;
+}
+
+KeySeal KeySealFor(const std::vector<actors::NodePlace>& places) {
+  const bool is_sent = !places.empty() && !places[0].through.empty() && places[0].key_file.empty();
+  return is_sent && !places[0].joins_arguments ? SealOfAllocation() : nullptr;
 }
 
 }  // namespace penstock::cli

@@ -18,16 +18,22 @@
 
 namespace penstock::cli {
 
-// A line that each host can open once, within an hour. kNotFound where there is no `munge`.
+// Makes a line of a text.
+using KeySeal = std::function<absl::StatusOr<std::string>(const std::string& text)>;
+
+// A line that can be opened within an hour. kNotFound where there is no `munge`.
 absl::StatusOr<std::string> SealWithMunge(const std::string& text);
 
 bool IsSealedWithMunge(std::string_view line);
+// The text of a line that a process of this user has made. Processes of a host may open the same
+// one. An error says why it cannot be opened.
 absl::StatusOr<std::string> OpenWithMunge(const std::string& line);
 
-// How the job's key travels to nodes at these places: sealed through srun and mpirun, inside an
-// allocation of Slurm where munge works. Null: as it is, through ssh, or not at all.
-std::function<absl::StatusOr<std::string>(const std::string& key)> KeySealFor(
-    const std::vector<actors::NodePlace>& places);
+// SealWithMunge, inside an allocation of Slurm where munge works; null elsewhere.
+KeySeal SealOfAllocation();
+// How the job's key travels to nodes at these places: through srun and mpirun as SealOfAllocation
+// has it. Null: as it is, through ssh, or not at all.
+KeySeal KeySealFor(const std::vector<actors::NodePlace>& places);
 
 }  // namespace penstock::cli
 

@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<PmixBoard>> PmixBoard::Connect() {
 
 PmixBoard::~PmixBoard() { (void)PMIx_Finalize(nullptr, 0); }
 
-absl::Status PmixBoard::Post(const MemberNotice& notice) {
+absl::Status PmixBoard::Post(const MemberNotice& notice, absl::Duration /*timeout*/) {
   const std::array<std::pair<const char*, const std::string*>, 2> values = {
       {{kPmixAddress, &notice.address}, {kKey, &notice.key}}};
   for (const auto& [name, text] : values) {

@@ -1,6 +1,7 @@
 // The PMIx server that has started the processes of a job: mpirun of Open MPI, or srun --mpi=pmix.
 // It tells the job's key as well where the processes have none. Its servers may pass on what they
-// are told without encryption, and keep it: who must not trust them gives the processes a key file.
+// are told without encryption, and keep it: rank 0 therefore seals the key where it can
+// (munge_text.h), and who must not trust the servers gives the processes a key file.
 //
 // Thread rule: one thread. Invariant: at most one object at a time, because PMIx has one client a
 // process.
@@ -29,7 +30,8 @@ class PmixBoard final : public MemberBoard {
 
   std::string name() const override { return "PMIx"; }
   bool keeps_secrets() const override { return true; }
-  absl::Status Post(const MemberNotice& notice) override;
+  // The server is on this host, and takes it at once.
+  absl::Status Post(const MemberNotice& notice, absl::Duration timeout) override;
   absl::StatusOr<MemberNotice> Await(absl::Duration timeout) override;
 
  private:

@@ -38,7 +38,7 @@ bool AwaitInput(int fd, absl::Time deadline) {
 
 }  // namespace
 
-absl::StatusOr<std::string> OutputOf(std::vector<std::string> arguments, const std::string& input) {
+absl::StatusOr<ProgramOutput> EndOf(std::vector<std::string> arguments, const std::string& input) {
   const std::string program = arguments[0];
   ASSIGN_OR_RETURN(
       actors::ChildProcess child,
@@ -62,9 +62,15 @@ absl::StatusOr<std::string> OutputOf(std::vector<std::string> arguments, const s
     return absl::DeadlineExceededError(
         StrCat(program, " has not answered within ", absl::FormatDuration(kProgramTimeout)));
   }
-  if (*status == 0) return output;
-  return absl::UnavailableError(
-      StrCat(program, " ", actors::DescribeWaitStatus(*status), ": ", output.substr(0, 200)));
+  return ProgramOutput{std::move(output), *status};
+}
+
+absl::StatusOr<std::string> OutputOf(std::vector<std::string> arguments, const std::string& input) {
+  const std::string program = arguments[0];
+  ASSIGN_OR_RETURN(ProgramOutput output, EndOf(std::move(arguments), input));
+  if (output.wait_status == 0) return std::move(output.text);
+  return absl::UnavailableError(StrCat(program, " ", actors::DescribeWaitStatus(output.wait_status),
+                                       ": ", output.text.substr(0, 200)));
 }
 
 }  // namespace penstock::cli

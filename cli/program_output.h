@@ -12,8 +12,15 @@
 
 namespace penstock::cli {
 
-// Of its standard output and error together, without the last newline. An error names the program,
-// and says what it has printed.
+struct ProgramOutput {
+  std::string text;     // of its standard output and error together, without the last newlines
+  int wait_status = 0;  // as waitpid gives it
+};
+
+// An error names the program.
+absl::StatusOr<ProgramOutput> EndOf(std::vector<std::string> arguments, const std::string& input);
+
+// The text of a program that ends with status 0. An error says what another one has printed.
 absl::StatusOr<std::string> OutputOf(std::vector<std::string> arguments, const std::string& input);
 
 }  // namespace penstock::cli

@@ -1,5 +1,7 @@
 #include "cli/program_output.h"
 
+#include <sys/wait.h>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -23,6 +25,14 @@ TEST(ProgramOutputTest, AnErrorNamesTheProgramAndSaysWhatItHasPrinted) {
   EXPECT_THAT(killed.message(), HasSubstr("sh was killed by signal 9"));
   const absl::Status missing = OutputOf({"no-such-program"}, "").status();
   EXPECT_THAT(missing.message(), HasSubstr("no-such-program"));
+}
+
+TEST(ProgramOutputTest, AnEndThatIsNoSuccessHasAnOutputToo) {
+  const absl::StatusOr<ProgramOutput> end = EndOf({"sh", "-c", "cat; exit 17"}, "a line\n");
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->text, "a line");
+  EXPECT_TRUE(WIFEXITED(end->wait_status));
+  EXPECT_EQ(WEXITSTATUS(end->wait_status), 17);
 }
 
 TEST(ProgramOutputTest, LongOutputIsCut) {

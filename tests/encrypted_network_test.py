@@ -24,49 +24,11 @@ sys.dont_write_bytecode = True
 
 from tests.support.launched_job import PATIENCE_S, STEPS, job_text, losses  # noqa: E402
 from tests.support.network import Network  # noqa: E402
+from tests.support.sniffer import Sniffer  # noqa: E402
 
 PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
 TUNNEL_PORT = 51820
 MARK = b"The quick brown fox jumps over a lazy dog. "
-
-# Writes each packet of eth0 with its length before it. 33 is SO_RCVBUFFORCE.
-SNIFFER = """
-import socket, struct, sys
-sniffer = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-sniffer.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)
-sniffer.bind(("eth0", 3))
-print("ready", flush=True)
-while True:
-    packet = sniffer.recv(1 << 17)
-    sys.stdout.buffer.write(struct.pack("<I", len(packet)) + packet)
-    sys.stdout.buffer.flush()
-"""
-
-
-class Packet:
-    """Of Ethernet: the protocol of IPv4 (None: it is another kind), ports and payload."""
-
-    def __init__(self, data):
-        self.protocol = self.ports = None
-        self.payload = b""
-        if data[12:14] != b"\x08\x00":
-            return
-        transport = 14 + 4 * (data[14] & 15)
-        self.protocol = data[23]
-        self.ports = struct.unpack("!HH", data[transport:transport + 4])
-        length = 4 * (data[transport + 12] >> 4) if self.protocol == 6 else 8
-        self.payload = data[transport + length:]
-
-
-def packets_of(file):
-    found = []
-    data = file.read_bytes()
-    at = len("ready\n")
-    while at + 4 <= len(data):
-        length = struct.unpack_from("<I", data, at)[0]
-        found.append(Packet(data[at + 4:at + 4 + length]))
-        at += 4 + length
-    return found
 
 
 class EncryptedNetworkTest(unittest.TestCase):
@@ -88,12 +50,6 @@ class EncryptedNetworkTest(unittest.TestCase):
         text.write_bytes(MARK * 400)
         self.job.write_text(job_text("dp=2") + f'[data]\ntext = ["{text}"]\n')
 
-    def await_text(self, file, text):
-        deadline = time.monotonic() + PATIENCE_S
-        while not (file.exists() and text in file.read_bytes()):
-            self.assertLess(time.monotonic(), deadline, f"no {text} in {file}")
-            time.sleep(0.02)
-
     def start(self, host, command, output, **environment):
         with open(output, "wb") as file:
             process = subprocess.Popen(self.network.inside(host, command), stdout=file, stderr=file,
@@ -103,11 +59,10 @@ class EncryptedNetworkTest(unittest.TestCase):
         return process
 
     def sniff(self):
-        """Starts to record what passes host 1; returns the file."""
-        file = self.folder / "packets"
-        self.sniffer = self.start(1, [sys.executable, "-c", SNIFFER], file)
-        self.await_text(file, b"ready\n")
-        return file
+        """Reads what passes host 1."""
+        sniffer = Sniffer(self.network, 1, self.folder / "packets")
+        self.addCleanup(sniffer.close)
+        return sniffer
 
     def listeners(self, pid):
         """Addresses at which TCP sockets listen in the network of a process."""
@@ -167,11 +122,10 @@ class EncryptedNetworkTest(unittest.TestCase):
                                      check=True).stdout)
 
     def test_control_connections_carry_nothing_readable(self):
-        file = self.sniff()
+        sniffer = self.sniff()
         found, port, key = self.train("10.77.0.1")
-        self.sniffer.terminate()
         self.assertEqual(found, self.losses_here())
-        packets = packets_of(file)
+        packets = sniffer.packets()
         control = b"".join(packet.payload for packet in packets
                            if packet.protocol == 6 and port in packet.ports)
         data = b"".join(packet.payload for packet in packets
@@ -189,7 +143,9 @@ class EncryptedNetworkTest(unittest.TestCase):
         for name, secret in secrets.items():
             self.assertNotIn(secret, control, name)
 
-    def test_a_tunnel_hides_all(self):
+    def dig_tunnel(self):
+        """A WireGuard tunnel between the hosts, with the addresses 10.99.0.1 and 10.99.0.2; the names of
+        its interfaces."""
         for tool in ("wireguard-go", "wg"):
             if not shutil.which(tool):
                 self.skipTest(f"there is no {tool}")
@@ -217,11 +173,45 @@ class EncryptedNetworkTest(unittest.TestCase):
                             ["ip", "address", "add", f"10.99.0.{host + 1}/24", "dev", name],
                             ["ip", "link", "set", name, "up"]):
                 subprocess.run(self.network.inside(host, command), check=True, timeout=PATIENCE_S)
-        file = self.sniff()
+        return names
+
+    def test_a_tunnel_hides_all(self):
+        names = self.dig_tunnel()
+        sniffer = self.sniff()
         found, _, _ = self.train("10.99.0.1", names)
-        self.sniffer.terminate()
         self.assertEqual(found, self.losses_here())
-        packets = [packet for packet in packets_of(file) if packet.protocol in (6, 17)]
+        self.check_is_hidden(sniffer)
+
+    def test_a_tunnel_hides_what_launch_starts(self):
+        """Hosts are reached outside of it, and join at the address of this one inside."""
+        names = self.dig_tunnel()
+        script = self.folder / "ssh"
+        # Stands for ssh, whose connections are encrypted themselves: the last arguments are the host and
+        # the command.
+        script.write_text(f"""#!/bin/sh
+while [ $# -gt 2 ]; do shift; done
+number=$((${{1##*.}} - 1))
+exec ip netns exec {self.network.prefix}h$number unshare --uts sh -c \
+    'hostname host$0 && exec sh -c "$1"' $number "$2"
+""")
+        script.chmod(0o755)
+        sniffer = self.sniff()
+        done = subprocess.run(
+            self.network.inside(0, [PENSTOCK, "launch", "-H", "10.77.0.1,10.77.0.2", "--through",
+                                    str(script), "--listen", "10.99.0.1", "--log-dir",
+                                    str(self.folder / "logs"), "--", str(self.job), "--json"]),
+            capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+            env={**os.environ, "UCX_TLS": "tcp,self"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(losses(done.stdout), self.losses_here())
+        interfaces = re.findall(r"joined: rank (\d) on \S+: .*interface (\w+)\n", done.stderr)
+        # Rank 0 is on the host of the address.
+        self.assertEqual(sorted(interfaces), [("0", names[0]), ("1", names[1])], done.stderr)
+        self.check_is_hidden(sniffer)
+
+    def check_is_hidden(self, sniffer):
+        """Between the hosts, all that has passed is the tunnel."""
+        packets = [packet for packet in sniffer.packets() if packet.protocol in (6, 17)]
         self.assertGreater(sum(len(packet.payload) for packet in packets), 100_000)
         for packet in packets:
             self.assertEqual((packet.protocol, packet.ports), (17, (TUNNEL_PORT, TUNNEL_PORT)))

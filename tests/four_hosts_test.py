@@ -1,10 +1,13 @@
-"""Every launcher starts the demo on four hosts, and it has the same losses under each.
+"""Every launcher starts the demo on four hosts, and it has the same losses under each. Who reads the
+network meanwhile does not see the job's key where ssh or munge encrypts it, and does where docs/SECURITY.md
+says so.
 
 The hosts are network namespaces. The SSH server, Slurm's daemons, mpirun and etcd are real ones; what
 the system lacks is skipped, and the reason printed: see why_not of tests/support. PENSTOCK_COMMAND
 names the command (default: build/bin/penstock).
 """
 
+import contextlib
 import os
 import pathlib
 import re
@@ -22,6 +25,7 @@ sys.dont_write_bytecode = True
 from tests.support import etcd, hosts, slurm, ssh_server  # noqa: E402
 from tests.support.hosts import NUM_HOSTS  # noqa: E402
 from tests.support.launched_job import PATIENCE_S, free_port, losses  # noqa: E402
+from tests.support.sniffer import KEY, Sniffer, streams_of  # noqa: E402
 
 PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
 STEPS = 5
@@ -91,25 +95,41 @@ class FourHostsTest(unittest.TestCase):
         if shutil.which("mpirun") is None:
             self.skipTest("there is no mpirun (package openmpi-bin)")
 
+    @contextlib.contextmanager
+    def sniff(self, is_found):
+        """Reads all that passes the first host meanwhile: whether the job's key is in it as text."""
+        sniffer = Sniffer(self.network, 0, self.folder / "packets")
+        self.addCleanup(sniffer.close)
+        yield
+        streams = streams_of(sniffer.packets())
+        self.assertGreater(sum(map(len, streams.values())), 100_000)
+        found = sorted(ports for ports, stream in streams.items() if KEY.search(stream))
+        self.assertEqual(bool(found), is_found, found)
+
     def test_ssh(self):
         self.need_ssh()
-        errors = self.run_on_first(self.command(
-            "-H", ",".join(self.hosts.names()), "--through", self.hosts.ssh(), "--remote-program",
-            self.hosts.program))
+        with self.sniff(is_found=False):
+            errors = self.run_on_first(self.command(
+                "-H", ",".join(self.hosts.names()), "--through", self.hosts.ssh(), "--remote-program",
+                self.hosts.program))
         self.assertRegex(errors, r"launch: 4 processes on 4 hosts through \S*/ssh\n")
 
     def test_mpirun_starts_nodes(self):
         self.need_mpirun()
         mpirun = " ".join(f"'{word}'" for word in self.hosts.mpirun())
-        errors = self.run_on_first(self.command(
-            "-H", ",".join(self.hosts.names()), "--launcher", "mpi", "--through", mpirun,
-            "--remote-program", self.hosts.program))
+        with self.sniff(is_found=True):
+            errors = self.run_on_first(self.command(
+                "-H", ",".join(self.hosts.names()), "--launcher", "mpi", "--through", mpirun,
+                "--remote-program", self.hosts.program))
+        self.assertIn("note: mpirun passes the job's key on without encryption", errors)
         self.assertRegex(errors, r"launch: 4 processes on 4 hosts through \S*/mpirun\n")
 
     def test_mpirun_starts_members(self):
         self.need_mpirun()
-        errors = self.run_on_first([*self.hosts.mpirun(), "-np", "4", "--host",
-                                    ",".join(self.hosts.names()), *self.command()])
+        with self.sniff(is_found=True):
+            errors = self.run_on_first([*self.hosts.mpirun(), "-np", "4", "--host",
+                                        ",".join(self.hosts.names()), *self.command()])
+        self.assertIn("note: PMIx passes the key on without encryption", errors)
         self.assertIn("launch: rank 0 of 4 processes that mpirun has started coordinates, and tells "
                       "its address and the key through PMIx\n", errors)
 
@@ -121,15 +141,24 @@ class FourHostsTest(unittest.TestCase):
         folder.mkdir()
         cluster = slurm.SlurmCluster(folder, self.network)
         self.addCleanup(cluster.close)
-        with self.subTest("launch in an allocation"):
-            errors = self.run_on_first(["salloc", "-N", "4", *self.command(
-                "--remote-program", self.hosts.program)], **cluster.environment)
-            self.assertRegex(errors, r"launch: 4 processes on 4 hosts through \S*/srun\n")
-        with self.subTest("members that find each other through PMIx"):
-            errors = self.run_on_first(["srun", "--mpi=pmix", "-N", "4", *self.command()],
-                                       **cluster.environment)
-            self.assertIn("launch: rank 0 of 4 processes that srun has started coordinates, and tells "
-                          "its address and the key through PMIx\n", errors)
+        # Where the programs do not find munge's daemon, the key passes as it is.
+        environments = [cluster.environment]
+        if shutil.which("munge") and shutil.which("unmunge"):
+            environments.append(cluster.with_munge()[0])
+        for number, environment in enumerate(environments):
+            has_munge = number == 1
+            with self.subTest("launch in an allocation", munge=has_munge), self.sniff(not has_munge):
+                errors = self.run_on_first(["salloc", "-N", "4", *self.command(
+                    "--remote-program", self.hosts.program)], **environment)
+                self.assertRegex(errors, r"launch: 4 processes on 4 hosts through \S*/srun\n")
+                self.assertEqual("munge encrypts the job's key" in errors, has_munge, errors)
+            with (self.subTest("members that find each other through PMIx", munge=has_munge),
+                  self.sniff(not has_munge)):
+                errors = self.run_on_first(["srun", "--mpi=pmix", "-N", "4", *self.command()],
+                                           **environment)
+                self.assertIn("launch: rank 0 of 4 processes that srun has started coordinates, and "
+                              "tells its address and the key through PMIx\n", errors)
+                self.assertEqual("munge encrypts the job's key" in errors, has_munge, errors)
         with self.subTest("members that find each other by their variables"):
             errors = self.run_on_first(["srun", "-N", "4", *self.command("--key-file", self.key)],
                                        **cluster.environment)

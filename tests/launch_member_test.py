@@ -9,6 +9,8 @@ PENSTOCK_COMMAND names the command (default: build/bin/penstock).
 
 import base64
 import contextlib
+import http.server
+import json
 import os
 import pathlib
 import re
@@ -20,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -60,13 +63,15 @@ class LaunchMemberTest(unittest.TestCase):
         self.key.chmod(0o600)
         self.port = free_port()
 
-    def start(self, variables, *options, run=("--json",), group=None, inside=lambda command: command):
+    def start(self, variables, *options, run=("--json",), process_group=None,
+              inside=lambda command: command, **user):
+        """`user` says as which user and groups it runs, as subprocess has it."""
         environment = {name: value for name, value in os.environ.items()
                        if not re.match("(RANK|WORLD_SIZE|MASTER_|SLURM_|OMPI_|PMI|PENSTOCK_KEY|"
                                        "ETCDCTL_)", name)}
         member = subprocess.Popen(
             inside([PENSTOCK, "launch", "--log-dir", self.folder / "logs", *options, "--", self.job, *run]),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=group,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=process_group, **user,
             env={**environment, **{name: str(value) for name, value in variables.items()}})
         self.addCleanup(member.communicate)
         self.addCleanup(member.kill)
@@ -177,6 +182,43 @@ class LaunchMemberTest(unittest.TestCase):
         for member, (_, errors) in zip(members, outputs):
             self.assertEqual(member.returncode, 0, errors)
         self.assertEqual(len(losses(outputs[0][0])), STEPS)
+
+    def test_root_may_hand_the_key_to_a_group_of_the_processes(self):
+        """As Kubernetes does where a pod has a user other than root, and an fsGroup."""
+        if os.geteuid() != 0:
+            self.skipTest("needs root, to be another user")
+        group = 54321
+        self.folder.chmod(0o755)
+        logs = self.folder / "logs"
+        logs.mkdir()
+        os.chown(logs, 65534, 65534)
+        pod = {"user": 65534, "group": 65534, "extra_groups": [group]}
+        options = ("--launcher", "k8s", "--members", "2", "--coordinator", f"localhost:{self.port}",
+                   "--key-file", self.key)
+        os.chown(self.key, 0, group)
+        self.key.chmod(0o440)
+        members = [self.start({"JOB_COMPLETION_INDEX": rank}, *options, **pod) for rank in (0, 1)]
+        self.check_two(members, "Kubernetes")
+        for owner, mode, user, message in [
+                (65534, 0o440, pod, "others may read the job's key"),  # given by nobody but itself
+                (0, 0o460, pod, "others may read the job's key"),
+                (0, 0o444, pod, "others may read the job's key"),
+                (0, 0o440, {**pod, "extra_groups": []}, "cannot be opened"),
+                (0, 0o440, {}, "others may read the job's key")]:  # root itself is not of the group
+            os.chown(self.key, owner, group)
+            self.key.chmod(mode)
+            refused = self.start({"JOB_COMPLETION_INDEX": 1}, *options, **user)
+            _, errors = refused.communicate(timeout=PATIENCE_S)
+            self.assertNotEqual(refused.returncode, 0, errors)
+            self.assertIn(message, errors)
+
+    def test_users_of_hosts_are_for_ssh_alone(self):
+        for launcher, program in (("mpi", "mpirun"), ("slurm", "srun")):
+            refused = self.start({}, "--launcher", launcher, "-H", "n1,me@n2:4", "--through", "true")
+            _, errors = refused.communicate(timeout=PATIENCE_S)
+            self.assertEqual(refused.returncode, 2, errors)
+            self.assertIn(f"penstock: 'me@n2': {program} starts processes as the user who calls it; "
+                          "expected 'n2' without a user, or --launcher ssh\n", errors)
 
     def test_mpirun_tells_the_address_and_the_key(self):
         there = self.mpirun((2,))
@@ -456,16 +498,58 @@ class LaunchMemberTest(unittest.TestCase):
     def test_a_job_that_runs_does_not_need_etcd(self):
         server = self.etcd()
         server.start()
-        members = self.join_by_name(server, run=("--json", "--set", "train.steps=200"))
-        first = None
-        while first is None:
+        run = ("--json", "--set", "train.steps=200")
+        expected = losses(subprocess.run([PENSTOCK, "run", self.job, *run], capture_output=True, text=True,
+                                         timeout=120, check=True).stdout)
+        self.assertEqual(len(expected), 200)
+        members = self.join_by_name(server, run=run)
+        begin = ""
+        while not begin:
             for member in members:
-                if select.select([member.stdout], [], [], 0.05)[0] and member.stdout.readline():
-                    first = member
+                if not begin and select.select([member.stdout], [], [], 0.05)[0]:
+                    begin, first = member.stdout.readline(), member
         server.kill()
+        self.assertEqual(losses(begin + first.stdout.read()), expected)
         for member in members:
-            _, errors = member.communicate(timeout=PATIENCE_S)
-            self.assertEqual(member.returncode, 0, errors)
+            errors = member.stderr.read()
+            self.assertEqual(member.wait(PATIENCE_S), 0, errors)
+
+    def test_what_etcd_does_not_take_is_given_up_in_time(self):
+        """A server that gives rank 0 its place, and then takes nothing any more."""
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.server.num_entered += self.path == "/v3/kv/txn"
+                answer = {"/v3/lease/grant": {"ID": "1", "TTL": "15"},
+                          "/v3/lease/keepalive": {"result": {"ID": "1", "TTL": "15"}},
+                          "/v3/kv/txn": {"succeeded": True}}.get(self.path, {})
+                body = json.dumps(answer).encode()
+                self.send_response(200 if self.server.num_entered < 2 else 503)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            server.num_entered = 0
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            self.addCleanup(thread.join)
+            self.addCleanup(server.shutdown)
+            begin = time.monotonic()
+            first = self.start({"RANK": 0, "WORLD_SIZE": 2}, "--rendezvous",
+                               f"http://127.0.0.1:{server.server_address[1]}/job", "--key-file", self.key,
+                               "--join-timeout", "1")
+            _, errors = first.communicate(timeout=2 * PATIENCE_S)
+            # A second for etcd, and one for the others, who cannot come.
+            self.assertLess(time.monotonic() - begin, PATIENCE_S / 2, errors)
+            self.assertEqual(first.returncode, NO_RENDEZVOUS, errors)
+            self.assertRegex(errors, r"note: etcd at \S+ status 503 for ")
+            self.assertIn("missing ranks 1\n", errors)
+            self.assertEqual(server.num_entered, 2)
+            server.shutdown()
 
     def test_without_etcd_nobody_waits_for_ever(self):
         member = self.start({}, "--rendezvous", f"http://127.0.0.1:{self.port}/job", "--members", "2",
@@ -508,8 +592,8 @@ class LaunchMemberTest(unittest.TestCase):
 
     def test_one_interrupt_of_all_ends_the_job_in_order(self):
         run = ("--set", "train.steps=1000000")
-        first = self.start(self.torchrun(0), "--key-file", self.key, run=run, group=0)
-        second = self.start(self.torchrun(1), "--key-file", self.key, run=run, group=first.pid)
+        first = self.start(self.torchrun(0), "--key-file", self.key, run=run, process_group=0)
+        second = self.start(self.torchrun(1), "--key-file", self.key, run=run, process_group=first.pid)
         for line in first.stderr:
             if line.startswith("step "):
                 break

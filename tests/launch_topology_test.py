@@ -137,12 +137,12 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
         self.assertNotEqual(stages[boundaries[0] - 1], stages[boundaries[0]], stages)
         return hosts
 
-    def cpu_groups(self, part):
+    def cpu_groups(self, part, **period):
         """Of two hosts: the second one gets a part of a processor, and the first one all that it can."""
         groups = []
         try:
             for part_of_host in (None, part):
-                groups.append(control_group.cpu_group(part_of_host))
+                groups.append(control_group.cpu_group(part_of_host, **period))
                 self.addCleanup(groups[-1].close)
         except OSError as error:
             self.skipTest(f"no limit of processor time here: {error}")
@@ -191,6 +191,27 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
         self.assertNotIn("launch: networks: ", result.stderr)
         result = self.launch(network, job, "--probe", "no", on_host=into_group)
         self.assertNotIn("slower than", result.stderr)
+
+    def test_a_host_that_is_a_fifth_slower_is_named(self):
+        cores = sorted(os.sched_getaffinity(0))
+        if len(cores) < 2 or not shutil.which("taskset"):
+            self.skipTest("needs two cores, and taskset (package util-linux)")
+        # Shorter than what is measured (0.1 s), so that each measurement has its part of the pauses.
+        groups = self.cpu_groups(None, period_us=10_000)
+        # A core for each host, on which nothing else counts: they are alike but for the quota.
+        on_host = (f'case "$host" in 10.77.0.1) taskset -pc {cores[0]} $$;; *) taskset -pc {cores[1]} $$;; '
+                   f'esac > {self.folder}/taskset; {self.enter_groups(groups)}')
+        network = self.join(2, "2gbit")
+        job = self.write_job("pp=2")
+        named = r"note: (\S+) computes (\d+) % slower than the other hosts"
+        result = self.launch(network, job, on_host=on_host)
+        self.assertEqual(re.findall(named, result.stderr), [])
+        control_group.limit_cpu(groups[1], 0.8, period_us=10_000)
+        result = self.launch(network, job, on_host=on_host)
+        found = re.findall(named, result.stderr)
+        self.assertEqual([host for host, _ in found], ["10.77.0.2"], result.stderr)
+        self.assertGreaterEqual(int(found[0][1]), 10)
+        self.assertLess(int(found[0][1]), 35)
 
     def test_a_host_that_becomes_slow_is_named(self):
         groups = self.cpu_groups(None)  # removed after the network, which ends what runs there

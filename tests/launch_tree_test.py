@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 sys.dont_write_bytecode = True
 
 from tests.support import ssh_server  # noqa: E402
-from tests.support.deaths import BOUND_S, PENSTOCK, HostsDeathTest  # noqa: E402
+from tests.support.deaths import PENSTOCK, SHARED_BOUND_S, HostsDeathTest  # noqa: E402
 from tests.support.launched_job import PATIENCE_S, losses, losses_here  # noqa: E402
 from tests.support.ssh_server import await_true, texts_of_processes  # noqa: E402
 
@@ -29,6 +29,7 @@ class LaunchTreeTest(HostsDeathTest):
     """Host n1 coordinates and has a node, too. With a fanout of 1, each host starts the next one."""
 
     strategy = "dp=4"
+    bound_s = SHARED_BOUND_S
 
     @classmethod
     def setUpClass(cls):
@@ -105,7 +106,7 @@ class LaunchTreeTest(HostsDeathTest):
         self.cut(2)
         # Its agent waits for the one below, which it does not reach.
         self.check_named(begin, r"penstock: node 2 \(pid \d+ on n3\) has not answered for 3\.3s", 1,
-                         gone_s=2 * BOUND_S + 6)
+                         gone_s=2 * SHARED_BOUND_S + 6)
 
     def test_the_coordinator(self):
         self.launch()
@@ -114,7 +115,7 @@ class LaunchTreeTest(HostsDeathTest):
         for rank in range(4):
             self.check_log(begin, self.log(rank, rank),
                            r"penstock: the coordinator \(pid \d+ on n1\) is gone")
-        self.check_gone(begin, BOUND_S + 1)
+        self.check_gone(begin, SHARED_BOUND_S + 1)
 
     def test_a_host_that_cannot_be_reached_is_named(self):
         self.network.switch(3, "down")

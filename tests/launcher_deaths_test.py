@@ -23,7 +23,7 @@ sys.dont_write_bytecode = True
 
 from tests.support import ssh_server  # noqa: E402
 from tests.support.deaths import (BOUND_S, PENSTOCK, DeathTest, HostsDeathTest,  # noqa: E402
-                                  Terminal, command_of)
+                                  command_of)
 from tests.support.launched_job import PATIENCE_S, children_of, losses  # noqa: E402
 from tests.support.ssh_server import await_true  # noqa: E402
 
@@ -138,16 +138,6 @@ class SshDeathTest(HostsDeathTest):
                            r"penstock: the coordinator \(pid \d+ on n1\) has gone silent")
         self.check_named(begin, r"penstock: node \d \(pid \d+ on n\d\) has not answered for 3\.3s", 1)
 
-    def open_terminal(self, command):
-        terminal = Terminal(self.network.on_host(0, command))
-
-        def close():
-            terminal.close()
-            terminal.process.kill()
-            terminal.process.wait(PATIENCE_S)
-        self.addCleanup(close)
-        return terminal
-
     def test_the_terminal(self):
         terminal = self.open_terminal(self.command(*self.long_job()))
         terminal.await_text(r"[0-9]+/1000000 ")
@@ -189,7 +179,7 @@ class SshDeathTest(HostsDeathTest):
             [PENSTOCK, "run", *run[1:], "--json"], capture_output=True, text=True, timeout=120,
             check=True).stdout)
         # After 2 s without a link, TCP sends again 3.0 s after it went down. The default leaves 0.3 s
-        # to answer: too little where other tests take the cores.
+        # to answer: too little where something else takes the cores. See lossy_links_test.py for it.
         patience = ["--set", "cluster.node_timeout=8"] if "CI" in os.environ else []
         with open(self.folder / "errors", "w", encoding="utf-8") as errors:
             process = subprocess.Popen(

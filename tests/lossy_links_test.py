@@ -24,13 +24,10 @@ VICTIM = 2
 LOSS = 0.02
 STEPS = 120
 PAUSE_S = 2
-NAMED_WITHIN_S = 4
 
 
 class LossyLinksTest(HostsDeathTest):
     """Host 0 coordinates, hosts 1 and 2 have a node each."""
-
-    bound_s = NAMED_WITHIN_S
 
     @classmethod
     def setUpClass(cls):

@@ -43,9 +43,9 @@ class SlurmTest(unittest.TestCase):
         cls.addClassCleanup(cls.cluster.close)
         cls.expected = losses_here(PENSTOCK, cls.job)
 
-    def run_in_slurm(self, *command):
+    def run_in_slurm(self, *command, environment=None):
         done = subprocess.run(command, capture_output=True, text=True, check=False,
-                              timeout=PATIENCE_S, env=self.cluster.environment)
+                              timeout=PATIENCE_S, env=environment or self.cluster.environment)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(losses(done.stdout), self.expected)
         self.assertIsNone(secret_in(done.stderr))
@@ -57,31 +57,59 @@ class SlurmTest(unittest.TestCase):
         self.assertRegex(errors, r"launch: 4 processes on 2 hosts through \S*/srun\n")
         self.assertEqual(errors.count("joined: rank "), 4)
 
-    def with_munge(self):
-        """Environment in which `munge` and `unmunge` find the daemon of the cluster; each unmunge leaves
-        a line in a file."""
-        programs = self.folder / "programs"
-        programs.mkdir(exist_ok=True)
-        for name, extra in (("munge", ""), ("unmunge", f"echo opened >> {self.folder}/opened\n")):
-            script = programs / name
-            script.write_text(f"#!/bin/sh\n{extra}exec {shutil.which(name)} --socket="
-                              f"{self.folder}/munge.socket \"$@\"\n")
-            script.chmod(0o755)
-        environment = self.cluster.environment
-        return {**environment, "PATH": f"{programs}:{environment['PATH']}"}
+    def need_munge(self):
+        if shutil.which("munge") is None or shutil.which("unmunge") is None:
+            self.skipTest("there is no munge (package munge)")
 
     def test_munge_encrypts_the_key(self):
-        if shutil.which("munge") is None:
-            self.skipTest("there is no munge")
-        done = subprocess.run(["salloc", "-N", "2", "--ntasks-per-node=2", PENSTOCK, "launch", "--",
-                               self.job, "--json"], capture_output=True, text=True, check=False,
-                              timeout=PATIENCE_S, env=self.with_munge())
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(losses(done.stdout), self.expected)
-        self.assertEqual(done.stderr.count("launch: munge encrypts the job's key on its way to the "
-                                           "hosts\n"), 1)
+        self.need_munge()
+        environment, opened = self.cluster.with_munge()
+        errors = self.run_in_slurm("salloc", "-N", "2", "--ntasks-per-node=2", PENSTOCK, "launch", "--",
+                                   self.job, "--json", environment=environment)
+        self.assertEqual(errors.count("launch: munge encrypts the job's key on its way to the hosts\n"), 1)
         # Once on each host.
-        self.assertEqual((self.folder / "opened").read_text(), "opened\n" * 2)
+        self.assertEqual(opened.read_text(), "opened\n" * 2)
+
+    def test_munge_encrypts_the_key_of_members(self):
+        """All nodes of the cluster have one daemon, which opens the same credential for each of them."""
+        self.need_munge()
+        environment, opened = self.cluster.with_munge()
+        errors = self.run_in_slurm("srun", "--mpi=pmix", "-N", "2", "--ntasks-per-node=2", PENSTOCK,
+                                   "launch", "--", self.job, "--json", environment=environment)
+        self.assertIn("launch: rank 0 of 4 processes that srun has started coordinates, and tells "
+                      "its address and the key through PMIx\n", errors)
+        self.assertEqual(errors.count("launch: munge encrypts the job's key on its way to the other "
+                                      "processes\n"), 1)
+        self.assertNotIn("without encryption", errors)
+        self.assertEqual(opened.read_text(), "opened\n" * 3)
+
+    def test_a_host_without_munge_says_how_the_job_goes_without(self):
+        """Rank 0 finds munge, the others do not."""
+        self.need_munge()
+        environment, opened = self.cluster.with_munge()
+        (opened.parent / "programs" / "unmunge").write_text("#!/bin/sh\necho no socket >&2; exit 6\n")
+        done = subprocess.run(["srun", "--mpi=pmix", "--kill-on-bad-exit", "-N", "2", PENSTOCK, "launch",
+                               "--", self.job, "--strategy", "dp=2"], capture_output=True, text=True,
+                              check=False, timeout=PATIENCE_S, env=environment)
+        self.assertNotEqual(done.returncode, 0, done.stderr)
+        self.assertIn("penstock: the job's key cannot be decrypted on this host: unmunge exited with "
+                      "status 6: no socket; with --key-file, `penstock launch` does not send it\n",
+                      done.stderr)
+
+    def test_a_credential_of_another_user_is_refused(self):
+        self.need_munge()
+        environment, _ = self.cluster.with_munge()
+
+        def join(**user):
+            sealed = subprocess.run(["munge", "--restrict-uid=0"], input=secrets.token_hex(32), text=True,
+                                    capture_output=True, check=True, timeout=PATIENCE_S,
+                                    env=environment, **user).stdout
+            return subprocess.run([PENSTOCK, "node", "--join", "127.0.0.1:1",
+                                   "--key-file", "-"], input=sealed, text=True, capture_output=True,
+                                  check=False, timeout=PATIENCE_S, env=environment).stderr
+        self.assertIn("no coordinator answers", join())
+        self.assertIn("penstock: the job's key cannot be decrypted on this host: it is not from a process "
+                      "of this user", join(user=65534, group=65534, extra_groups=[]))
 
     def test_without_munge_a_note_says_that_the_key_is_not_encrypted(self):
         # The daemon is not where the programs look for it.

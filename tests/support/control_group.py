@@ -59,16 +59,16 @@ def memory_group(num_bytes):
                         {"memory.max": num_bytes, "memory.swap.max": 0})
 
 
-def cpu_group(part=None):
-    """Processes get a part of a processor, or all that there is. What else runs on this machine has to
-    wait for them: else a limit would not matter where all wait for each other."""
+def cpu_group(part=None, period_us=PERIOD_US):
+    """Processes get a part of each period of a processor, or all that there is. What else runs on this
+    machine has to wait for them: else a limit would not matter where all wait for each other."""
     group = ControlGroup("cpu", {"cpu.shares": 200000}, {"cpu.weight": 10000})
-    limit_cpu(group, part)
+    limit_cpu(group, part, period_us)
     return group
 
 
-def limit_cpu(group, part):
+def limit_cpu(group, part, period_us=PERIOD_US):
     """As cpu_group; also while processes run."""
-    quota_us = int(part * PERIOD_US) if part is not None else None
-    group.limit({"cpu.cfs_period_us": PERIOD_US, "cpu.cfs_quota_us": quota_us or -1},
-                {"cpu.max": f"{quota_us or 'max'} {PERIOD_US}"})
+    quota_us = int(part * period_us) if part is not None else None
+    group.limit({"cpu.cfs_period_us": period_us, "cpu.cfs_quota_us": quota_us or -1},
+                {"cpu.max": f"{quota_us or 'max'} {period_us}"})

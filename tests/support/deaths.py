@@ -1,5 +1,6 @@
 """What the tests of deaths share: a job that runs until something of it dies."""
 
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -20,9 +21,12 @@ from tests.support.ssh_server import await_true, processes_with
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
-# Users are promised 4 s. A machine that runs all tests at once shares its cores: there whoever is to
-# notice a silence, which alone lasts 3.5 s, may wait for a core meanwhile.
-BOUND_S = 6 if "CI" in os.environ else 4
+# Within which users are promised the name of a death. Tests that hold to it run with nothing beside them
+# (RUN_SERIAL): elsewhere whoever is to notice a silence, which alone lasts 3.5 s, may wait for a core
+# meanwhile.
+BOUND_S = 4
+# Of tests that share a machine with others.
+SHARED_BOUND_S = 6 if "CI" in os.environ else BOUND_S
 # In the environment of whatever a test starts, and of what that starts in turn.
 MARK = "PENSTOCK_DEATH_TEST"
 # What serves a host, whoever runs a job there. They look after their own connections.
@@ -58,10 +62,11 @@ def command_of(pid):
 class Terminal:
     """A terminal of its own in which a command runs, as in the window of a user."""
 
-    def __init__(self, command):
+    def __init__(self, command, environment):
         self.end, its_end = pty.openpty()
         self.process = subprocess.Popen(
             command, stdin=its_end, stdout=its_end, stderr=its_end, start_new_session=True,
+            env={**os.environ, **environment},
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
         os.close(its_end)
         self.text = ""
@@ -72,6 +77,12 @@ class Terminal:
             if not select.select([self.end], [], [], deadline - time.monotonic())[0]:
                 raise AssertionError(f"{pattern}: not within {PATIENCE_S} s\n{self.text[-4000:]}")
             self.text += os.read(self.end, 1 << 16).decode()
+
+    def await_end(self):
+        """The exit status of the command; what it prints until then is read."""
+        with contextlib.suppress(OSError):  # nobody is at the other end any more
+            self.await_text("(?!)")
+        return self.process.wait(PATIENCE_S)
 
     def type(self, text):
         os.write(self.end, text.encode())
@@ -176,7 +187,7 @@ class DeathTest(unittest.TestCase):
         self.assertIsNone(self.run_.poll(), self.output.text())
         await_true(lambda: self.output.time_of(r"^step +[0-9]+/"), "the first step")
 
-    def check_named(self, begin, pattern, status=None, gone_s=2 * BOUND_S):
+    def check_named(self, begin, pattern, status=None, gone_s=None):
         """The job names the death in time, and ends, with everything that belongs to it."""
         await_true(lambda: self.output.time_of(pattern) or self.run_.poll() is not None,
                    "the name of the death")
@@ -196,8 +207,8 @@ class DeathTest(unittest.TestCase):
         self.check_named(begin, rf"penstock: node {rank} \(pid \d+ on {host}\) was killed by signal 9 "
                          r"\(Killed\)", 128 + signal.SIGKILL)
 
-    def check_gone(self, begin, bound_s=2 * BOUND_S, ignored=()):
-        """Nothing is left but the programs that are `ignored`."""
+    def check_gone(self, begin, bound_s=None, ignored=()):
+        """Within twice the bound of names, nothing is left but the programs that are `ignored`."""
         def left():
             return [(pid, command) for pid in self.left() if (command := command_of(pid)) and
                     os.path.basename(command.split()[0].rstrip(":")) not in ignored]
@@ -205,7 +216,7 @@ class DeathTest(unittest.TestCase):
             await_true(lambda: not left(), "the end of all processes")
         except AssertionError as error:
             raise AssertionError(f"{error}: {left()}") from error
-        self.assertLess(time.monotonic() - begin, bound_s)
+        self.assertLess(time.monotonic() - begin, bound_s or 2 * self.bound_s)
 
     def check_log(self, begin, path, pattern):
         """A node has said in time what it has lost: a process of its own writes that."""
@@ -243,6 +254,17 @@ class HostsDeathTest(DeathTest):
     def launch_command(self, *options):
         return [str(self.program), "launch", "--log-dir", str(self.logs), *map(str, options),
                 *self.long_job()]
+
+    def open_terminal(self, command, **environment):
+        """Of the first host, in which the command runs."""
+        terminal = Terminal(self.network.on_host(0, command), environment)
+
+        def close():
+            terminal.close()
+            terminal.process.kill()
+            terminal.process.wait(PATIENCE_S)
+        self.addCleanup(close)
+        return terminal
 
     def cut(self, host):
         """From the network, until the end of the test."""

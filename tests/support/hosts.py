@@ -64,8 +64,10 @@ class Hosts:
         return self.servers[0].client()
 
     def mpirun(self):
-        """The command of an mpirun that reaches all hosts."""
-        return ["mpirun", "--allow-run-as-root", "--mca", "plm_rsh_agent", self.ssh()]
+        """The command of an mpirun that reaches all hosts. What it leaves where it is killed, with the key
+        of a job, goes with the folder."""
+        return ["mpirun", "--allow-run-as-root", "--mca", "plm_rsh_agent", self.ssh(), "--mca",
+                "orte_tmpdir_base", str(self.folder)]
 
     def close(self):
         for server in self.servers:

@@ -99,6 +99,20 @@ JobAcctGatherType=jobacct_gather/none
                 self.inside([shutil.which(program, path=PATH), *arguments], host), stdout=log,
                 stderr=log, env=self.environment))
 
+    def with_munge(self):
+        """An environment in which `munge` and `unmunge` find the cluster's daemon, and a file in which each
+        `unmunge` from now on leaves a line."""
+        programs = self.folder / "programs"
+        programs.mkdir(exist_ok=True)
+        opened = self.folder / "opened"
+        opened.write_text("")
+        for name, extra in (("munge", ""), ("unmunge", f"echo opened >> {opened}\n")):
+            script = programs / name
+            script.write_text(f"#!/bin/sh\n{extra}exec {shutil.which(name)} --socket="
+                              f"{self.folder}/munge.socket \"$@\"\n")
+            script.chmod(0o755)
+        return {**self.environment, "PATH": f"{programs}:{self.environment['PATH']}"}, opened
+
     def is_of_a_job(self, pid):
         """Whether the process belongs to this cluster, not to that of another test."""
         try:
