@@ -21,13 +21,15 @@ sys.path.insert(0, str(ROOT))
 sys.dont_write_bytecode = True
 
 from tests.support import slurm, ssh_server  # noqa: E402
-from tests.support.deaths import BOUND_S, command_of  # noqa: E402
+from tests.support.deaths import SHARED_BOUND_S, command_of  # noqa: E402
 from tests.support.launched_job import PATIENCE_S  # noqa: E402
 from tests.support.ssh_server import await_true  # noqa: E402
 from tests.support.two_hosts_deaths import MemberDeaths, TwoHostsDeathTest  # noqa: E402
 
 class LaunchDeaths(MemberDeaths):
     """Of tests that have `launch`, too, which starts each node through the program STARTER."""
+
+    bound_s = SHARED_BOUND_S
 
     def test_a_node(self):
         self.launch()
@@ -73,7 +75,7 @@ class LaunchDeaths(MemberDeaths):
         for rank in (0, 1):
             self.check_log(begin, self.log(rank, rank),
                            rf"penstock: the coordinator \(pid {coordinator} on n1\) is gone")
-        self.check_gone(begin, BOUND_S + 2)
+        self.check_gone(begin, self.bound_s + 2)
 
     def test_an_interrupt_from_the_terminal_ends_the_job_in_order(self):
         terminal = self.start_in_terminal()
@@ -90,7 +92,7 @@ class LaunchDeaths(MemberDeaths):
         for rank in (0, 1):
             self.check_log(begin, self.log(rank, rank),
                            rf"penstock: the coordinator \(pid {coordinator} on n1\) is gone")
-        self.check_gone(begin, BOUND_S + 2, ignored)
+        self.check_gone(begin, self.bound_s + 2, ignored)
 
 
 class SlurmDeathTest(LaunchDeaths, TwoHostsDeathTest):
@@ -127,7 +129,7 @@ class SlurmDeathTest(LaunchDeaths, TwoHostsDeathTest):
 
     def check_end_with_terminal(self, begin, coordinator):
         """As in test_the_coordinator, Slurm may kill the nodes first."""
-        self.check_gone(begin, BOUND_S + 2)
+        self.check_gone(begin, self.bound_s + 2)
 
     def test_the_coordinator(self):
         """In a shell of salloc. Where `launch` is all that salloc runs, Slurm kills the nodes as soon as

@@ -6,7 +6,7 @@ import pathlib
 import signal
 import time
 
-from tests.support.deaths import BOUND_S, HostsDeathTest
+from tests.support.deaths import HostsDeathTest
 from tests.support.launched_job import parent_of
 from tests.support.ssh_server import await_true
 
@@ -59,14 +59,14 @@ class TwoHostsDeathTest(HostsDeathTest):
         self.check_log(begin, self.log(1, 1),
                        r"penstock: the coordinator \(pid \d+ on n1\) has gone silent")
         await_true(lambda: self.output.time_of(SILENCE), "the name of the death")
-        self.assertLess(self.output.time_of(SILENCE) - begin, BOUND_S, self.output.text())
+        self.assertLess(self.output.time_of(SILENCE) - begin, self.bound_s, self.output.text())
         self.check_gone(begin, ignored=left)
 
     def check_members_end(self, begin, coordinator):
         """Rank 1 names the coordinator that it has lost, and ends."""
         self.check_log(begin, self.log(1, 1),
                        rf"penstock: the coordinator \(pid {coordinator} on n1\) is gone")
-        self.check_gone(begin, BOUND_S + 1)
+        self.check_gone(begin, self.bound_s + 1)
 
 
 class MemberDeaths:
