@@ -16,6 +16,7 @@
 #include "cli/environment.h"
 #include "cli/files.h"
 #include "cli/help_text.h"
+#include "cli/interrupts.h"
 #include "cli/job_key_option.h"
 #include "cli/launch_hosts.h"
 #include "cli/launch_member.h"
@@ -26,6 +27,7 @@
 
 #include "actors/cluster/network_interface.h"
 #include "actors/cluster/socket_address.h"
+#include "actors/cluster/starter_watch.h"
 #include "base/counted.h"
 #include "base/find_program.h"
 #include "base/status_macros.h"
@@ -239,15 +241,21 @@ absl::StatusOr<std::vector<actors::NodePlace>> PlacesOf(const Environment& envir
   if (program[0].find('/') != std::string::npos) {
     program[0] = std::filesystem::absolute(program[0]).string();
   }
+  std::vector<std::string> addresses;
+  if (options.listen.empty()) {
+    std::vector<std::string> names;
+    for (const HostSlots& host : hosts) names.push_back(host.host);
+    addresses = CoordinatorHosts(environment.err, program, names,
+                                 absl::Seconds(options.member.join_timeout_s));
+  }
   std::vector<actors::NodePlace> places;
-  for (const HostSlots& host : hosts) {
+  for (size_t i = 0; i < hosts.size(); ++i) {
     actors::NodePlace place;
-    place.host = host.host;
-    place.through = Through(launcher, program, host.host);
+    place.host = hosts[i].host;
+    place.through = Through(launcher, program, place.host);
     place.joins_arguments = launcher == "ssh";
-    if (options.listen.empty())
-      place.coordinator_host = CoordinatorHost(environment.err, program, host.host);
-    places.insert(places.end(), static_cast<size_t>(host.slots), place);
+    if (!addresses.empty()) place.coordinator_host = addresses[i];
+    places.insert(places.end(), static_cast<size_t>(hosts[i].slots), place);
   }
   return places;
 }
@@ -423,6 +431,10 @@ absl::Status Launch(const Environment& environment, const LaunchOptions& options
     environment.err << "launch: local processes" << std::endl;
     return RunJob(there, std::move(arguments));
   }
+  Interrupts interrupts(environment.err);
+  there.interrupts = &interrupts;
+  if (!options.timeout.empty()) interrupts.SetTimeLimit(ParseTimeLimit(options.timeout));
+  interrupts.SetActivity("while the addresses of the hosts were looked up");
   LaunchPlan& plan = there.launch;
   ASSIGN_OR_RETURN(plan.places, PlacesOf(environment, options, launcher, hosts));
   if (const std::string& key_file = options.member.key_file; !key_file.empty()) {
@@ -454,6 +466,14 @@ absl::Status Launch(const Environment& environment, const LaunchOptions& options
                   << Counted(hosts.size(), "host") << " through "
                   << FindProgram(plan.places[0].through[0]).value_or("") << std::endl;
   plan.join_timeout = absl::Seconds(options.member.join_timeout_s);
+  const absl::StatusOr<std::unique_ptr<actors::StarterWatch>> watch =
+      actors::StarterWatch::Start({environment.program, kWatchStarters});
+  if (watch.ok()) {
+    plan.on_starter = [&watch](int pid, int pid_fd) { (*watch)->Add(pid, pid_fd); };
+  } else {
+    environment.err << "note: if this process is killed, the programs that start nodes go on: "
+                    << ToStd(watch.status().message()) << std::endl;
+  }
   if (options.member.key_file.empty() && launcher != "ssh") {
     environment.err << DescribeKeyTransport(launcher, plan) << std::flush;
   }

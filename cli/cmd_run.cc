@@ -21,6 +21,7 @@
 #include "cli/host_layout.h"
 #include "cli/host_probe.h"
 #include "cli/inference.h"
+#include "cli/interrupts.h"
 #include "cli/job.h"
 #include "cli/job_run.h"
 #include "cli/json.h"
@@ -176,6 +177,11 @@ absl::StatusOr<ResumePoint> ResumePointOf(const RunOptions& options, const Job& 
 
 absl::Status Run(const Environment& environment_of_call, const RunOptions& options) {
   Environment given = environment_of_call;
+  std::optional<Interrupts> own;  // before anything else has threads
+  if (given.interrupts == nullptr) given.interrupts = &own.emplace(given.err);
+  Interrupts& interrupts = *given.interrupts;
+  if (!options.timeout.empty()) interrupts.SetTimeLimit(ParseTimeLimit(options.timeout));
+  interrupts.SetActivity("while the job was read");
   RecordedLines lines(given.err);
   ASSIGN_OR_RETURN(Job job, ReadOptions(options));
   given.launch.insecure = given.launch.insecure || options.insecure;
@@ -183,9 +189,11 @@ absl::Status Run(const Environment& environment_of_call, const RunOptions& optio
   if (!options.is_dry) RETURN_IF_ERROR(ProbeHosts(options, &given, &job));
   const Environment environment = WithErr(given, lines.stream());
   RETURN_IF_ERROR(CheckOutputs(options));
+  interrupts.SetActivity("while the plan was made");
   ASSIGN_OR_RETURN(RunProgram program, GetProgram(environment.registries, options, job));
   RETURN_IF_ERROR(CheckTrains(program.plan));
   RETURN_IF_ERROR(CheckProcesses(options, job, program.plan));
+  interrupts.SetActivity("while data and weights were read");
   ASSIGN_OR_RETURN(StepFeeds feeds, StepFeeds::Create(program.plan, job));
   // Nobody else writes into the folder from here on.
   std::unique_ptr<Checkpoints> checkpoints;
@@ -220,8 +228,8 @@ absl::Status Run(const Environment& environment_of_call, const RunOptions& optio
                   << SummarizePlan(program.plan, copies) << CheckpointCopyNote(job, copies.total())
                   << start.note << std::flush;
   if (options.is_dry) return ReportDryRun(environment, options, job, program.plan);
-  return RunJob(given, environment, lines, options, job, std::move(program), std::move(feeds),
-                std::move(start), std::move(checkpoints));
+  return RunJob(given, environment, lines, interrupts, options, job, std::move(program),
+                std::move(feeds), std::move(start), std::move(checkpoints));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Where nodes on other hosts reach this process.
 //
-// Thread rule: one thread, which may block for seconds where a name is looked for.
+// Thread rule: any thread, which may block for seconds where a name is looked for.
 
 #ifndef PENSTOCK_CLI_COORDINATOR_HOST_H_
 #define PENSTOCK_CLI_COORDINATOR_HOST_H_
@@ -8,6 +8,8 @@
 #include <ostream>
 #include <string>
 #include <vector>
+
+#include "absl/time/time.h"
 
 namespace penstock::cli {
 
@@ -17,6 +19,13 @@ namespace penstock::cli {
 // most likely reach this host.
 std::string CoordinatorHost(std::ostream& err, const std::vector<std::string>& program,
                             const std::string& host);
+
+// The same of each host, of which some are looked up at a time. What takes long is named in a note;
+// hosts that are not found within `timeout` count as not known.
+std::vector<std::string> CoordinatorHosts(std::ostream& err,
+                                          const std::vector<std::string>& program,
+                                          const std::vector<std::string>& hosts,
+                                          absl::Duration timeout);
 
 }  // namespace penstock::cli
 

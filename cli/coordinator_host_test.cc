@@ -63,5 +63,32 @@ TEST_F(CoordinatorHostTest, ANoteSaysThatTheHostIsNotKnown) {
   }
 }
 
+TEST_F(CoordinatorHostTest, AddressesComeInTheOrderOfTheHosts) {
+  const std::string ssh = Program("ssh",
+                                  "case \"$*\" in *slow*) sleep 0.2 ;; esac\n"
+                                  "case \"$*\" in *known*) echo hostname 127.0.0.1 ;; esac");
+  std::vector<std::string> hosts;
+  std::vector<std::string> expected;
+  for (int i = 0; i < 40; ++i) {
+    hosts.push_back(StrCat(i % 7 == 0 ? "slow" : "fast", i % 3 == 0 ? "..known" : "..other", i));
+    expected.push_back(i % 3 == 0 ? "127.0.0.1" : actors::ReachableAddress());
+  }
+  EXPECT_EQ(CoordinatorHosts(err_, {ssh}, hosts, absl::Minutes(1)), expected);
+  EXPECT_LT(err_.str().find("other1'"), err_.str().find("other38'")) << err_.str();
+  EXPECT_EQ(CoordinatorHosts(err_, {ssh}, {}, absl::Minutes(1)), std::vector<std::string>());
+}
+
+TEST_F(CoordinatorHostTest, AHostThatIsNotFoundInTimeHoldsUpNobody) {
+  const std::string ssh = Program("ssh", "exec sleep 12");
+  EXPECT_EQ(CoordinatorHosts(err_, {ssh}, {"127.0.0.1", kUnknown}, absl::Milliseconds(300)),
+            (std::vector<std::string>{"127.0.0.1", actors::ReachableAddress()}));
+  EXPECT_THAT(err_.str(),
+              HasSubstr(StrCat("note: looking up the addresses of hosts, for 300ms at most; not "
+                               "found yet: ",
+                               kUnknown, "\n")));
+  EXPECT_THAT(err_.str(), HasSubstr(StrCat("note: the address of ", kUnknown,
+                                           " was not found in 300ms; its nodes connect to ")));
+}
+
 }  // namespace
 }  // namespace penstock::cli

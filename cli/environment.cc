@@ -214,7 +214,8 @@ Environment WithErr(const Environment& given, std::ostream& err) {
           .out_is_terminal = given.out_is_terminal,
           .load_plugin = given.load_plugin,
           .plugins = given.plugins,
-          .arguments = given.arguments};
+          .arguments = given.arguments,
+          .interrupts = given.interrupts};
 }
 
 int RunCommandLine(const Environment& given, absl::Span<const std::string> arguments) {

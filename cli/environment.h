@@ -26,6 +26,8 @@ class App;
 
 namespace penstock::cli {
 
+class Interrupts;
+
 struct Registries : penstock::Registries {
   std::vector<std::string> transports;  // sorted
   std::vector<std::string> devices;     // kinds, sorted
@@ -52,6 +54,8 @@ struct LaunchPlan {
   std::string starter = {};
   // Told where nodes join, and the key.
   std::function<void(const std::string& address, const std::string& key)> on_listening = {};
+  // Told of programs that start nodes on other hosts, as ClusterOptions has it.
+  std::function<void(int pid, int pid_fd)> on_starter = {};
 };
 
 struct Environment {
@@ -69,10 +73,16 @@ struct Environment {
   std::vector<std::string> plugins = {};
   // Of the command line that runs, for reports; set by RunCommandLine.
   std::vector<std::string> arguments = {};
+  // Takes the signals of this call already; null: nobody does.
+  Interrupts* interrupts = nullptr;
 };
 
 // The same with another stream for progress and messages.
 Environment WithErr(const Environment& given, std::ostream& err);
+
+// The argument with which the program ends what a launch has started, after that has died
+// (actors/cluster/starter_watch.h). It is for the program itself.
+inline constexpr char kWatchStarters[] = "--watch-starters";
 
 // What a command does once its options are read. An error's code decides the exit status.
 using Action = std::function<absl::Status()>;

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/cord.h"
+#include "cli/interruptible_start.h"
 #include "cli/line_printer.h"
 #include "cli/processes.h"
 #include "cli/slow_hosts.h"
@@ -77,11 +79,24 @@ absl::StatusOr<HostProbe> ProbeLaunch(const Environment& environment, const Job&
     there.launch.places.push_back(places[i * slots]);
     hosts.push_back(places[i * slots].host);
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<actors::Cluster> cluster,
-                   StartProcesses(there, {.count = static_cast<int64_t>(num_hosts),
-                                          .pin = false,
-                                          .node_timeout_s = job.cluster.node_timeout,
-                                          .output = PrintWhatIsWrong(environment)}));
+  constexpr char kWhere[] = "while the hosts were probed";
+  std::unique_ptr<actors::Cluster> cluster;  // outlives what may end it
+  InterruptibleStart start(*environment.interrupts, kWhere, places, static_cast<uint32_t>(slots));
+  absl::StatusOr<std::unique_ptr<actors::Cluster>> started =
+      StartProcesses(there, {.count = static_cast<int64_t>(num_hosts),
+                             .pin = false,
+                             .node_timeout_s = job.cluster.node_timeout,
+                             .output = PrintWhatIsWrong(environment),
+                             .start = start.cluster_start()});
+  if (absl::IsDeadlineExceeded(started.status())) {
+    absl::Status late(started.status().code(),
+                      StrCat(kWhere, ": ", ToStd(started.status().message())));
+    late.SetPayload(actors::kShellStatusPayload, absl::Cord(StrCat(kNoRendezvousStatus)));
+    return late;
+  }
+  if (!started.ok()) return start.WithInterrupt(started.status());
+  cluster = *std::move(started);
+  start.SetCluster(*cluster);
   const absl::StatusOr<actors::ClusterFigures> figures = cluster->Probe(kProbeTimeout);
   std::vector<planner::SlowHost> slow_hosts;
   if (figures.ok()) {
@@ -89,6 +104,7 @@ absl::StatusOr<HostProbe> ProbeLaunch(const Environment& environment, const Job&
                                   [&] { return cluster->MeasureCompute(kProbeTimeout); });
   }
   (void)cluster->Stop(figures.status());
+  if (environment.interrupts->count() > 0) return environment.interrupts->ToStatus(kWhere);
   if (!figures.ok()) {
     environment.err << "note: the links between the hosts could not be measured: "
                     << ToStd(figures.status().message()) << std::endl;

@@ -28,7 +28,9 @@ struct HostProbe {
 
 // Prints what was found: the networks, and hosts that compute slower than the others. An error if
 // the nodes cannot be started, which those of the job could not be either.
-// REQUIRES: as many places on each host, one host after the other, and at least two hosts.
+// An interrupt ends it with the error that Interrupts::ToStatus has.
+// REQUIRES: `environment` has interrupts; as many places on each host, one host after the other,
+// and at least two hosts.
 absl::StatusOr<HostProbe> ProbeLaunch(const Environment& environment, const Job& job);
 
 // Names the hosts of a job whose cores compute slower than those of the others, unless ProbeLaunch

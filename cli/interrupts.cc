@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "absl/strings/cord.h"
-#include "absl/time/clock.h"
 
 #include "actors/cluster/cluster.h"
 #include "base/strings.h"
@@ -21,6 +20,7 @@ namespace penstock::cli {
 namespace {
 
 constexpr int kStepGraceMs = 600'000;  // for the steps under way, as long as a step may take
+constexpr int kCancelGraceMs = 6000;   // for what was being started
 constexpr int kAbortGraceMs = 4500;    // for the end of everything
 constexpr int kLateGraceMs = 60'000;   // for the steps under way at the end of the time limit
 
@@ -33,24 +33,50 @@ int MillisecondsUntil(absl::Time time) {
 
 }  // namespace
 
-Interrupts::Interrupts(std::ostream& err, absl::Duration time_limit)
-    : err_(err), time_limit_(time_limit), deadline_(absl::Now() + time_limit) {
+Interrupts::Interrupts(std::ostream& err) : err_(err) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
+  struct sigaction on_hangup {};
+  sigaction(SIGHUP, nullptr, &on_hangup);
+  if (on_hangup.sa_handler != SIG_IGN) sigaddset(&signals, SIGHUP);  // not under nohup
   pthread_sigmask(SIG_BLOCK, &signals, &before_);
   signal_fd_ = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
-  stop_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   thread_ = std::thread([this] { Main(); });
 }
 
 Interrupts::~Interrupts() {
-  (void)eventfd_write(stop_fd_, 1);
+  is_stopping_ = true;
+  (void)eventfd_write(wake_fd_, 1);
   thread_.join();
   close(signal_fd_);
-  close(stop_fd_);
+  close(wake_fd_);
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+void Interrupts::SetTimeLimit(absl::Duration time_limit) {
+  {
+    const absl::MutexLock lock(&limit_mutex_);
+    time_limit_ = time_limit;
+  }
+  (void)eventfd_write(wake_fd_, 1);
+}
+
+absl::Duration Interrupts::time_limit() const {
+  const absl::MutexLock lock(&limit_mutex_);
+  return time_limit_;
+}
+
+void Interrupts::SetActivity(std::string where) {
+  const absl::MutexLock lock(&mutex_);
+  where_ = std::move(where);
+}
+
+void Interrupts::SetStart(std::optional<Start> start) {
+  const absl::MutexLock lock(&start_mutex_);
+  start_ = std::move(start);
 }
 
 void Interrupts::SetAbort(std::function<void()> abort) {
@@ -66,7 +92,7 @@ void Interrupts::RemoveAtExit(std::string path) {
 absl::Status Interrupts::ToStatus(std::string_view where) const {
   absl::Status status =
       absl::CancelledError(signal_ == 0 ? StrCat("ended at its time limit of ",
-                                                 absl::FormatDuration(time_limit_), " ", where)
+                                                 absl::FormatDuration(time_limit()), " ", where)
                                         : StrCat("interrupted (", strsignal(signal_), ") ", where));
   status.SetPayload(actors::kShellStatusPayload, absl::Cord(StrCat(ExitStatus())));
   return status;
@@ -77,18 +103,46 @@ bool Interrupts::HasAbort() {
   return abort_ != nullptr;
 }
 
+bool Interrupts::HasStart() {
+  const absl::MutexLock lock(&start_mutex_);
+  return start_.has_value();
+}
+
+void Interrupts::Cancel() {
+  const absl::MutexLock lock(&start_mutex_);
+  if (!start_.has_value()) return;  // it is done
+  start_->cancel(ToStatus(StrCat(start_->where, start_->who_misses())));
+}
+
 void Interrupts::Abort() {
+  {
+    const absl::MutexLock lock(&start_mutex_);
+    if (start_.has_value()) return start_->kill();
+  }
   const absl::MutexLock lock(&mutex_);
   if (abort_) {
     abort_();
     return;
   }
-  // Nothing runs yet, or no more: nodes end when this process does.
-  const char interrupted[] = "penstock: interrupted; no step was running\n";
-  const char late[] = "penstock: the time limit is over; no step was running\n";
-  const std::string_view message = signal_ == 0 ? late : interrupted;
+  const std::string message = StrCat("penstock: ", ToStd(ToStatus(where_).message()), "\n");
   (void)!write(STDERR_FILENO, message.data(), message.size());
   for (const std::string& file : files_) unlink(file.c_str());
+  _exit(ExitStatus());
+}
+
+// The nodes of a job that runs say that they have lost this process.
+void Interrupts::EndByHangup() {
+  // The abort function may be under way.
+  if (mutex_.TryLock()) {
+    for (const std::string& file : files_) unlink(file.c_str());
+    mutex_.Unlock();
+  }
+  (void)signal(SIGHUP, SIG_DFL);
+  sigset_t hangup;
+  sigemptyset(&hangup);
+  sigaddset(&hangup, SIGHUP);
+  pthread_sigmask(SIG_UNBLOCK, &hangup, nullptr);
+  (void)raise(SIGHUP);
   _exit(ExitStatus());
 }
 
@@ -96,18 +150,23 @@ void Interrupts::Abort() {
 void Interrupts::Main() {
   absl::Time bound = absl::InfiniteFuture();  // of what has begun
   bool is_late = false;
-  std::thread aborting;
-  const auto set_bound = [&bound](int milliseconds) {
-    bound = absl::Now() + absl::Milliseconds(milliseconds);
+  Stage stage = Stage::kNone;
+  std::vector<std::thread> calls;
+  const auto begin = [&](Stage next, int bound_ms) {
+    stage = next;
+    bound = absl::Now() + absl::Milliseconds(bound_ms);
   };
   while (true) {
-    pollfd fds[2] = {{signal_fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}};
+    pollfd fds[2] = {{signal_fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
+    const absl::Time deadline = begin_ + time_limit();
     const int num_ready =
-        poll(fds, 2, MillisecondsUntil(is_late ? bound : std::min(bound, deadline_)));
-    if (fds[1].revents != 0) break;
+        poll(fds, 2, MillisecondsUntil(is_late ? bound : std::min(bound, deadline)));
+    eventfd_t ignored = 0;
+    (void)eventfd_read(wake_fd_, &ignored);
+    if (is_stopping_) break;
     const absl::Time now = absl::Now();
     const bool is_out_of_time = num_ready == 0 && now >= bound;
-    if (is_out_of_time && aborting.joinable()) {
+    if (is_out_of_time && stage == Stage::kAborting) {
       const char message[] = "penstock: the job does not end; leaving it\n";
       (void)!write(STDERR_FILENO, message, sizeof(message) - 1);
       _exit(ExitStatus());
@@ -115,25 +174,32 @@ void Interrupts::Main() {
     signalfd_siginfo info;
     const bool has_signal = read(signal_fd_, &info, sizeof(info)) == sizeof(info);
     if (has_signal) signal_ = static_cast<int>(info.ssi_signo);
-    const bool becomes_late = !has_signal && !is_late && now >= deadline_;
+    const bool becomes_late = !has_signal && !is_late && now >= deadline;
     is_late = is_late || becomes_late;
     if (becomes_late && count_ > 0) continue;  // the job ends already
     if (!has_signal && !becomes_late && !is_out_of_time) continue;
+    if (has_signal && info.ssi_signo == SIGHUP && HasAbort()) EndByHangup();
     if (has_signal || becomes_late) ++count_;
-    const bool lets_steps_end =
-        count_ == 1 && (becomes_late || (has_signal && info.ssi_signo == SIGINT)) && HasAbort();
-    if (lets_steps_end) {
-      err_ << (becomes_late ? StrCat("\npenstock: the time limit of ",
-                                     absl::FormatDuration(time_limit_), " is over")
-                            : std::string("\npenstock: interrupted"))
-           << "; ending after this step (again: at once)" << std::endl;
-      set_bound(becomes_late ? kLateGraceMs : kStepGraceMs);
-    } else if (!aborting.joinable()) {
-      aborting = std::thread([this] { Abort(); });
-      set_bound(kAbortGraceMs);
+    const bool is_first = count_ == 1 && !is_out_of_time;
+    const bool is_gentle = becomes_late || (has_signal && info.ssi_signo == SIGINT);
+    const std::string what =
+        becomes_late ? StrCat("the time limit of ", absl::FormatDuration(time_limit()), " is over")
+                     : std::string("interrupted");
+    if (is_first && HasStart()) {
+      err_ << StrCat("\npenstock: ", what, "; ending what was started (again: at once)\n")
+           << std::flush;
+      calls.emplace_back([this] { Cancel(); });
+      begin(Stage::kCancelling, kCancelGraceMs);
+    } else if (is_first && is_gentle && HasAbort()) {
+      err_ << StrCat("\npenstock: ", what, "; ending after this step (again: at once)\n")
+           << std::flush;
+      begin(Stage::kEndingSteps, becomes_late ? kLateGraceMs : kStepGraceMs);
+    } else if (stage != Stage::kAborting) {
+      calls.emplace_back([this] { Abort(); });
+      begin(Stage::kAborting, kAbortGraceMs);
     }
   }
-  if (aborting.joinable()) aborting.join();
+  for (std::thread& call : calls) call.join();
 }
 
 }  // namespace penstock::cli

@@ -89,9 +89,11 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartJobCluster(
                       .resume_hint = ResumeHintOf(environment, job),
                       .status_answers = std::move(parts.status_answers),
                       .on_collectives = std::move(parts.on_collectives),
-                      .on_listening = [interrupts = parts.interrupts](const std::string& address) {
-                        interrupts->RemoveAtExit(actors::FileOf(address));
-                      }}));
+                      .on_listening =
+                          [interrupts = parts.interrupts](const std::string& address) {
+                            interrupts->RemoveAtExit(actors::FileOf(address));
+                          },
+                      .start = parts.start}));
   HostDevices hosts;  // that the plan is for, if that is known
   if (options.plan.empty() && !HasSuffix(options.file, ".plan")) {
     ASSIGN_OR_RETURN(hosts, HostDevicesOf(job, num_devices));

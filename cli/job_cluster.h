@@ -41,7 +41,8 @@ struct JobClusterParts {
   std::function<void(const absl::StatusOr<std::string>& communicators,
                      const std::string& why_not_messages)>
       on_collectives;
-  Interrupts* interrupts = nullptr;  // outlives the cluster's start
+  Interrupts* interrupts = nullptr;       // outlives the cluster's start
+  actors::ClusterStart* start = nullptr;  // ends it from another thread
 };
 
 // Null where this process runs all devices. What nodes print goes to the environment, by a thread

@@ -25,6 +25,7 @@
 #include "cli/host_layout.h"
 #include "cli/host_probe.h"
 #include "cli/inference.h"
+#include "cli/interruptible_start.h"
 #include "cli/interrupts.h"
 #include "cli/job_cluster.h"
 #include "cli/job_machine.h"
@@ -98,8 +99,8 @@ class JobRun {
  public:
   // `recorded` is the environment with a stream for messages that keeps the notes among them.
   JobRun(const Environment& environment, const Environment& recorded, RecordedLines& lines,
-         const RunOptions& options, const Job& job, RunProgram program, StepFeeds feeds,
-         ResumePoint start, std::unique_ptr<Checkpoints> checkpoints)
+         Interrupts& interrupts, const RunOptions& options, const Job& job, RunProgram program,
+         StepFeeds feeds, ResumePoint start, std::unique_ptr<Checkpoints> checkpoints)
       : process_environment_(environment),
         environment_(recorded),
         lines_(lines),
@@ -113,8 +114,7 @@ class JobRun {
         feeds_(std::move(feeds)),
         start_(std::move(start)),
         checkpoints_(std::move(checkpoints)),
-        interrupts_(environment.err, options.timeout.empty() ? absl::InfiniteDuration()
-                                                             : ParseTimeLimit(options.timeout)),
+        interrupts_(interrupts),
         monitor_(plan_.name, plan_.strategy, job.train.steps, start_.info.step) {
     threads_ = job.cluster.threads.value_or(plan_.threads_per_device);
     summary_.strategy = plan_.strategy;
@@ -137,7 +137,10 @@ class JobRun {
                                        ? options.trace_every.value_or(1)
                                        : std::max(job.train.steps / kSampledSteps, int64_t{1});
   }
-  ~JobRun() { interrupts_.SetAbort(nullptr); }
+  ~JobRun() {
+    interrupts_.SetAbort(nullptr);
+    starting_.reset();
+  }
 
   absl::Status Run() {
     const auto num_devices = static_cast<int64_t>(plan_.devices.size());
@@ -156,6 +159,9 @@ class JobRun {
       ASSIGN_OR_RETURN(key_file_, JobKeyFile::Create());
       interrupts_.RemoveAtExit(key_file_->path());
     }
+    interrupts_.SetActivity("before the first step");
+    starting_.emplace(interrupts_, "while the processes of the job were started",
+                      process_environment_.launch.places);
     absl::StatusOr<std::unique_ptr<actors::Cluster>> cluster =
         StartJobCluster(process_environment_, environment_.err, options_, job_, plan_,
                         {.devices = device_list_,
@@ -166,17 +172,21 @@ class JobRun {
                              [this](const auto& how, const std::string& why_not_messages) {
                                NoteCollectives(how, why_not_messages);
                              },
-                         .interrupts = &interrupts_});
+                         .interrupts = &interrupts_,
+                         .start = starting_->cluster_start()});
     if (!cluster.ok()) {
-      absl::Status failure = cluster.status();
+      absl::Status failure = starting_->WithInterrupt(cluster.status());
+      starting_.reset();
       ReportFailure(&failure);
       return failure;
     }
     cluster_ = *std::move(cluster);
     if (cluster_ != nullptr) {
+      starting_->SetCluster(*cluster_);
       session_options_.start_engine = cluster_->engine_factory();
       // Nodes tell what their GPUs can do as the session starts: see NoteCollectives.
     } else {
+      starting_.reset();
       const auto devices = FindDevices(device_list_, plan_.devices.size());
       if (!devices.ok()) {
         return AtKey(job_, {"cluster.device_kind", "cluster.host"}, devices.status());
@@ -198,6 +208,7 @@ class JobRun {
       environment_.err << "note: " << summary_.cores_note << std::endl;
     }
     absl::Status status = Train();
+    interrupts_.SetActivity("while the run ended");
     const absl::Status ended = cluster_ != nullptr ? cluster_->Stop(status) : absl::OkStatus();
     if (status.ok() && !ended.ok()) {
       environment_.err << "note: the job is done, but some of its processes did not end cleanly: "
@@ -254,7 +265,14 @@ class JobRun {
   }
 
   absl::Status Train() {
-    ASSIGN_OR_RETURN(std::unique_ptr<actors::Session> session, StartSession());
+    absl::StatusOr<std::unique_ptr<actors::Session>> started = StartSession();
+    absl::Status start_status = started.status();
+    if (!start_status.ok() && starting_.has_value()) {
+      start_status = starting_->WithInterrupt(std::move(start_status));
+    }
+    starting_.reset();
+    RETURN_IF_ERROR(start_status);
+    const std::unique_ptr<actors::Session> session = *std::move(started);
     session_options_.states = nullptr;
     running_ = session.get();
     SetSessions({}, "");
@@ -712,11 +730,13 @@ class JobRun {
   DeviceList device_list_;                    // its kinds
   actors::SessionOptions session_options_;
   bool is_trace_wanted_ = false;  // by the user; else steps are sampled for the critical path alone
-  Interrupts interrupts_;
+  Interrupts& interrupts_;
   JobMonitor monitor_;                    // its threads have the signals blocked
   std::unique_ptr<JobKeyFile> key_file_;  // where others start the nodes
   std::shared_ptr<NodeOutput> output_ = PrintNodeOutput(process_environment_);
   std::unique_ptr<actors::Cluster> cluster_;
+  // Until steps run; ends before the cluster.
+  std::optional<InterruptibleStart> starting_;
   std::vector<actors::NodeDescription> nodes_;
   absl::Status last_checkpoint_;
   bool has_noted_collectives_ = false;
@@ -735,11 +755,11 @@ class JobRun {
 }  // namespace
 
 absl::Status RunJob(const Environment& environment, const Environment& recorded,
-                    RecordedLines& lines, const RunOptions& options, const Job& job,
-                    RunProgram program, StepFeeds feeds, ResumePoint start,
+                    RecordedLines& lines, Interrupts& interrupts, const RunOptions& options,
+                    const Job& job, RunProgram program, StepFeeds feeds, ResumePoint start,
                     std::unique_ptr<Checkpoints> checkpoints) {
-  return JobRun(environment, recorded, lines, options, job, std::move(program), std::move(feeds),
-                std::move(start), std::move(checkpoints))
+  return JobRun(environment, recorded, lines, interrupts, options, job, std::move(program),
+                std::move(feeds), std::move(start), std::move(checkpoints))
       .Run();
 }
 

@@ -11,6 +11,7 @@
 #include "cli/checkpoints.h"
 #include "cli/environment.h"
 #include "cli/feeds.h"
+#include "cli/interrupts.h"
 #include "cli/job.h"
 #include "cli/recorded_lines.h"
 #include "cli/run_program.h"
@@ -19,10 +20,10 @@ namespace penstock::cli {
 
 // Trains the program, validates and samples, writes what the options name, and prints the summary.
 // `recorded` is the environment with a stream for messages that keeps the notes among them in
-// `lines`. `checkpoints` may be null.
+// `lines`. `checkpoints` may be null. `interrupts` end it.
 absl::Status RunJob(const Environment& environment, const Environment& recorded,
-                    RecordedLines& lines, const RunOptions& options, const Job& job,
-                    RunProgram program, StepFeeds feeds, ResumePoint start,
+                    RecordedLines& lines, Interrupts& interrupts, const RunOptions& options,
+                    const Job& job, RunProgram program, StepFeeds feeds, ResumePoint start,
                     std::unique_ptr<Checkpoints> checkpoints);
 
 }  // namespace penstock::cli

@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/environment.h"
 #include "spdlog/sinks/stdout_color_sinks.h"
 #include "spdlog/spdlog.h"
 
+#include "actors/cluster/starter_watch.h"
 #include "penstock/load_plugin.h"
 
 namespace {
@@ -39,6 +41,10 @@ __attribute__((section(".preinit_array"), used)) void (*const see_hangups)(int, 
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::string_view(argv[1]) == penstock::cli::kWatchStarters) {
+    penstock::actors::WatchStarters(STDIN_FILENO);
+    return 0;
+  }
   signal(SIGHUP, ignores_hangups ? SIG_IGN : SIG_DFL);
   // Standard output is for results.
   spdlog::set_default_logger(spdlog::stderr_color_mt("penstock"));

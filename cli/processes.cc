@@ -48,6 +48,8 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
   options.status_answers = std::move(processes.status_answers);
   options.resume_hint = std::move(processes.resume_hint);
   options.on_collectives = std::move(processes.on_collectives);
+  options.start = processes.start;
+  options.on_starter = environment.launch.on_starter;
   if (processes.output == nullptr) processes.output = PrintNodeOutput(environment);
   options.on_output = [output = processes.output](uint32_t rank, std::string_view host,
                                                   std::string_view line) {

@@ -55,6 +55,8 @@ struct ProcessOptions {
       on_collectives = {};
   // Told the address once nodes can join there.
   std::function<void(const std::string& address)> on_listening = {};
+  // Ends the start from another thread; null: nobody does.
+  actors::ClusterStart* start = nullptr;
 };
 
 // Prints to the environment, on a thread of its own.

@@ -12,9 +12,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <system_error>
 
 #include "base/find_program.h"
 #include "base/status_macros.h"
@@ -27,26 +24,6 @@ namespace {
 
 absl::Status FromErrno(std::string_view what) {
   return absl::UnavailableError(StrCat(what, ": ", strerror(errno)));
-}
-
-// What a process has started, directly or not, and is still known for; as far as /proc tells.
-std::vector<pid_t> DescendantsOf(pid_t pid) {
-  std::vector<pid_t> found;
-  std::vector<pid_t> open = {pid};
-  while (!open.empty()) {
-    const std::string threads = StrCat("/proc/", open.back(), "/task");
-    open.pop_back();
-    std::error_code error;
-    for (std::filesystem::directory_iterator it(threads, error), end; !error && it != end;
-         it.increment(error)) {
-      std::ifstream children(it->path() / "children");
-      for (pid_t child = 0; children >> child;) {
-        found.push_back(child);
-        open.push_back(child);
-      }
-    }
-  }
-  return found;
 }
 
 // Closed at the end of its scope.
@@ -159,6 +136,8 @@ ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
   std::swap(exit_fd_, other.exit_fd_);
   std::swap(output_fd_, other.output_fd_);
   std::swap(wait_status_, other.wait_status_);
+  std::swap(is_terminated_, other.is_terminated_);
+  std::swap(descendants_, other.descendants_);
   return *this;
 }
 
@@ -180,10 +159,20 @@ std::optional<int> ChildProcess::Reap() {
   return wait_status_;
 }
 
+void ChildProcess::Terminate() {
+  if (pid_ <= 0 || wait_status_.has_value() || std::exchange(is_terminated_, true)) return;
+  for (const pid_t descendant : DescendantsOf(pid_)) descendants_.Add(descendant);
+  kill(pid_, SIGTERM);
+}
+
 void ChildProcess::Kill() {
+  descendants_.Signal(SIGKILL);
   if (pid_ <= 0 || wait_status_.has_value()) return;
   // Whose children they are is forgotten when it has ended.
   const std::vector<pid_t> descendants = DescendantsOf(pid_);
+  // One that is ending by itself may have forgotten some. The id of its group is its own until it
+  // is reaped.
+  if (is_terminated_) kill(-pid_, SIGKILL);
   kill(pid_, SIGKILL);
   for (const pid_t descendant : descendants) kill(descendant, SIGKILL);
 }

@@ -17,6 +17,8 @@
 
 #include "absl/status/statusor.h"
 
+#include "actors/cluster/process_tree.h"
+
 namespace penstock::actors {
 
 struct ChildCommand {
@@ -45,6 +47,9 @@ class ChildProcess {
 
   // The status of waitpid, once the child has ended. Does not block.
   std::optional<int> Reap();
+  // Asks it to end (SIGTERM): programs such as srun and mpirun then end what they have started on
+  // other hosts. Kill ends what is left, also when it has ended itself.
+  void Terminate();
   // With what it has started itself, such as the ssh of an mpirun, which waits for a host that is
   // cut off until TCP gives up; not daemons, which have become children of another process.
   void Kill();
@@ -56,6 +61,8 @@ class ChildProcess {
   int exit_fd_ = -1;
   int output_fd_ = -1;
   std::optional<int> wait_status_;
+  bool is_terminated_ = false;
+  ProcessHandles descendants_;  // when it was asked to end
 };
 
 // "was killed by signal 9 (Killed)", "exited with status 3".

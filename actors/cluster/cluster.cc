@@ -52,7 +52,10 @@ void AllowFiles(uint32_t num_processes) {
 class Cluster::Impl {
  public:
   explicit Impl(const ClusterOptions& options) : options_(options) {}
-  ~Impl() { (void)Stop(absl::OkStatus()); }
+  ~Impl() {
+    EndStart();
+    (void)Stop(absl::OkStatus());
+  }
 
   absl::Status Start() {
     ASSIGN_OR_RETURN(const std::string key, CheckOptions());
@@ -69,15 +72,24 @@ class Cluster::Impl {
                           const absl::Status& report) { OnLoss(loss.rank, report); },
         .times = NodeSupervisor::TimesOf(options_),
         .detector = supervisor_->detector_handlers(),
-        .make_launcher = [](kj::AsyncIoContext& io) { return std::make_unique<LocalLauncher>(io); },
+        .make_launcher =
+            [this](kj::AsyncIoContext& io) {
+              return std::make_unique<LocalLauncher>(io, "this host", options_.on_starter);
+            },
         .processes = supervisor_->process_events(),
         .on_failure = end_job});
     access_ = std::make_shared<ClusterAccess>(*loop_, *supervisor_);
     RETURN_IF_ERROR(loop_->Await([this, &key] { return supervisor_->Listen(key, *actors_); },
                                  options_.join_timeout, StrCat("listening at ", options_.listen)));
+    if (options_.start != nullptr) RETURN_IF_ERROR(options_.start->Attach(StartHooks()));
     if (options_.on_listening) options_.on_listening(supervisor_->address(), options_.key);
     RETURN_IF_ERROR(StartProcesses());
     return AwaitNodes();
+  }
+
+  // From now on nobody ends the start any more.
+  void EndStart() {
+    if (options_.start != nullptr) options_.start->Detach();
   }
 
   const std::vector<NodeDescription>& nodes() const { return nodes_; }
@@ -165,6 +177,20 @@ class Cluster::Impl {
   }
 
  private:
+  // They run until EndStart; the loop takes their work until Stop.
+  ClusterStart::Hooks StartHooks() {
+    return {.cancel =
+                [this](const absl::Status& cause) {
+                  loop_->Post([this, cause] { supervisor_->Fail(cause); });
+                },
+            .kill = [this] { loop_->Post([this] { supervisor_->Kill(); }); },
+            .missing_ranks =
+                [this] {
+                  const auto members = actors_->membership().List(absl::Seconds(1));
+                  return members.ok() ? members->missing : std::vector<uint32_t>();
+                }};
+  }
+
   // On a thread of the membership.
   void OnLoss(uint32_t rank, const absl::Status& report) {
     const bool continues =
@@ -400,6 +426,7 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const ClusterOptions& op
     (void)impl->Stop(started);
     return started;
   }
+  impl->EndStart();
   return std::unique_ptr<Cluster>(new Cluster(std::move(impl)));
 }
 

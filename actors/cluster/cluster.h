@@ -36,6 +36,7 @@
 #include "absl/time/time.h"
 
 #include "actors/cluster/cluster_figures.h"
+#include "actors/cluster/cluster_start.h"
 #include "actors/cluster/job_status.h"
 #include "actors/cluster/node_description.h"
 #include "actors/cluster/node_place.h"
@@ -123,6 +124,11 @@ struct ClusterOptions {
   // the report. A loss before all nodes have joined ends the job whatever this says. Called from a
   // thread of the cluster.
   std::function<AfterLoss(const absl::Status& report)> on_loss;
+  // Ends the start from another thread; outlives Start. Null: nobody does.
+  ClusterStart* start = nullptr;
+  // Told of each program of this host that starts nodes on another: its process, and a descriptor
+  // of it that is open during the call. Called from a thread of the cluster: must not block.
+  std::function<void(int pid, int pid_fd)> on_starter;
 };
 
 // A payload of the status that tells of a loss, where it is known: what a shell would say of the

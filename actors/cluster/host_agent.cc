@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <memory>
 #include <utility>
 
@@ -14,6 +13,8 @@
 #include "actors/cluster/line_splitter.h"
 #include "actors/cluster/local_launcher_internal.h"
 #include "actors/cluster/process_notes_internal.h"
+#include "actors/cluster/report_writer_internal.h"
+#include "base/counted.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -37,16 +38,6 @@ std::string_view TakeWord(std::string_view* text) {
   const std::string_view word = text->substr(0, end);
   text->remove_prefix(end == std::string_view::npos ? text->size() : end + 1);
   return word;
-}
-
-bool Write(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = write(STDOUT_FILENO, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(count));
-  }
-  return true;
 }
 
 // On the loop's thread.
@@ -98,6 +89,8 @@ class Agent {
   }
 
   kj::Promise<void> AwaitEnd() {
+    writer_.Flush();
+    is_alone_ = is_alone_ || writer_.IsClosed();
     std::erase_if(exited_, [this](uint32_t rank) {
       if (!launcher_->IsFinished(rank)) return false;
       Tell({AgentReport::Kind::kFinished, rank, 0, ""});
@@ -105,7 +98,8 @@ class Agent {
       if (rank < options_.first_rank + options_.num_ranks) --num_own_left_;
       return true;
     });
-    if (num_left_ == 0 || (is_alone_ && num_own_left_ == 0)) return kj::READY_NOW;
+    const bool is_done = is_alone_ ? num_own_left_ == 0 : num_left_ == 0 && writer_.is_empty();
+    if (is_done) return kj::READY_NOW;
     const kj::TimePoint now = loop_.timer().now();
     if (num_own_left_ > 0 && !is_alone_) {
       end_began_ = now;
@@ -118,8 +112,21 @@ class Agent {
   void Close() { launcher_ = nullptr; }  // kills what still runs
 
  private:
+  // A reader that is cut off or slow must hold up neither the loop nor the nodes.
   void Tell(const AgentReport& report) {
-    if (!is_alone_ && !Write(StrCat(ToLine(report), "\n"))) is_alone_ = true;
+    if (report.kind == AgentReport::Kind::kLine) {
+      if (!writer_.HasRoom()) {
+        ++num_left_out_;
+        return;
+      }
+      if (num_left_out_ > 0) {
+        const std::string note = StrCat("(", Counted(std::exchange(num_left_out_, 0), "line"),
+                                        " of the nodes of this host left out: they came faster "
+                                        "than the network took them)");
+        writer_.Add(ToLine({AgentReport::Kind::kLine, report.rank, 0, note}));
+      }
+    }
+    writer_.Add(ToLine(report));
   }
 
   control::ControlLoop& loop_;
@@ -129,6 +136,8 @@ class Agent {
   std::vector<uint32_t> exited_;  // those of which the end was told
   kj::TimePoint end_began_;       // when the end of the job was not certain yet
   bool is_alone_ = false;         // nobody reads any more
+  ReportWriter writer_{STDOUT_FILENO};
+  uint64_t num_left_out_ = 0;  // lines
   ProcessNotes notes_;
   std::unique_ptr<LocalLauncher> launcher_;
 };

@@ -69,6 +69,9 @@ class Launcher {
   // Ends a process at once, and with it the others of its agent, whose ends are told after its own.
   // Nothing if it has ended, or was not launched.
   virtual void Kill(uint32_t rank) = 0;
+  // The same, where the node of the rank has not joined: a program that starts it on another host
+  // is asked to end, so that it ends there what it has started. Kill ends one that does not.
+  virtual void Terminate(uint32_t rank) { Kill(rank); }
 };
 
 // Makes the launcher of a job, on the thread of the event loop; `io` outlives it.

@@ -37,6 +37,8 @@ absl::StatusOr<LaunchedProcess> LocalLauncher::Launch(const LaunchCommand& comma
                                                             command.cores, command.input}));
   const bool is_remote = !command.remote_host.empty();
   const int pid = is_remote ? 0 : child.pid();
+  if (is_remote) starters_.insert(rank);
+  if (is_remote && on_starter_) on_starter_(child.pid(), child.exit_fd());
   for (uint32_t i = 0; i < command.agent_ranks; ++i) agent_ranks_[rank + i].first = rank;
   processes_[rank] = std::make_unique<LocalProcess>(
       io_, std::move(child),
@@ -100,13 +102,18 @@ bool LocalLauncher::IsFinished(uint32_t rank) {
   return process == nullptr || process->is_finished();
 }
 
-void LocalLauncher::Kill(uint32_t rank) {
+void LocalLauncher::End(uint32_t rank, bool at_once) {
   const auto of_agent = agent_ranks_.find(rank);
   if (of_agent != agent_ranks_.end() && of_agent->second.has_exited) return;
   LocalProcess* const process = ProcessOf(rank);
   if (process == nullptr) return;
-  killed_.try_emplace(of_agent == agent_ranks_.end() ? rank : of_agent->second.first, rank);
-  process->Kill();
+  const uint32_t first = of_agent == agent_ranks_.end() ? rank : of_agent->second.first;
+  killed_.try_emplace(first, rank);
+  if (at_once || !starters_.contains(first)) {
+    process->Kill();
+  } else {
+    process->Terminate();
+  }
 }
 
 }  // namespace penstock::actors

@@ -68,6 +68,23 @@ class LocalLauncherTest : public ::testing::Test {
     return launched;
   }
 
+  // Until each rank has printed so many lines.
+  void AwaitLines(const std::map<uint32_t, size_t>& counts) {
+    const absl::Status status =
+        loop_->Await([&] { return UntilLines(counts); }, absl::Seconds(20), "the lines");
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  kj::Promise<void> UntilLines(std::map<uint32_t, size_t> counts) {
+    bool is_reached = true;
+    for (const auto& [rank, count] : counts) {
+      is_reached = is_reached && lines_[rank].size() >= count;
+    }
+    if (is_reached) return kj::READY_NOW;
+    return loop_->timer().afterDelay(kj::MILLISECONDS).then([this, counts = std::move(counts)] {
+      return UntilLines(counts);
+    });
+  }
+
   void AwaitExits(const std::vector<uint32_t>& ranks) {
     const absl::Status status =
         loop_->Await([&] { return Until(ranks); }, absl::Seconds(20), "the exits");
@@ -166,6 +183,49 @@ TEST_F(LocalLauncherTest, TheNodeThatIsKilledIsToldBeforeTheOthersOfItsAgent) {
   });
   AwaitExits({4, 5, 6});
   EXPECT_THAT(exit_order_, ElementsAre(5, 4, 6));
+}
+
+// An srun ends what it has started on other hosts.
+TEST_F(LocalLauncherTest, AProgramThatStartsANodeElsewhereIsAskedToEnd) {
+  LaunchCommand command;
+  command.remote_host = "there";
+  command.arguments = {"/bin/sh", "-c",
+                       "trap 'exit 3' TERM; echo ready; while :; do sleep 0.01; done"};
+  OnLoop([&] { ASSERT_TRUE(launcher_->Launch(command).ok()); });
+  // Of what it leaves behind, nothing is left.
+  command.rank = 1;
+  command.arguments[2] = "sleep 1000 & echo $!; trap 'exit 4' TERM; echo ready; wait";
+  OnLoop([&] { ASSERT_TRUE(launcher_->Launch(command).ok()); });
+  AwaitLines({{0, 1}, {1, 2}});
+  OnLoop([&] {
+    launcher_->Terminate(0);
+    launcher_->Terminate(1);
+    launcher_->Terminate(2);
+  });
+  AwaitExits({0, 1});
+  EXPECT_THAT(exits_[0], ElementsAre(3));
+  EXPECT_THAT(exits_[1], ElementsAre(4));
+  const int left = std::stoi(lines_[1][0]);
+  const bool is_alive = kill(left, 0) == 0;
+  std::ifstream status(StrCat("/proc/", left, "/stat"));
+  std::string number, name, state;
+  status >> number >> name >> state;
+  EXPECT_TRUE(!is_alive || state == "Z" || !status) << state;
+}
+
+TEST_F(LocalLauncherTest, OneThatDoesNotEndIsKilled) {
+  LaunchCommand command;
+  command.remote_host = "there";
+  command.arguments = {"/bin/sh", "-c", "trap '' TERM; echo ready; sleep 1000; exit 1"};
+  OnLoop([&] { ASSERT_TRUE(launcher_->Launch(command).ok()); });
+  AwaitLines({{0, 1}});
+  OnLoop([&] {
+    launcher_->Terminate(0);
+    EXPECT_FALSE(launcher_->IsFinished(0));
+    launcher_->Kill(0);
+  });
+  AwaitExits({0});
+  EXPECT_THAT(exits_[0], ElementsAre(128 + SIGKILL));
 }
 
 TEST_F(LocalLauncherTest, SaysWhereTheKernelHasKilledForLackOfMemory) {

@@ -28,6 +28,7 @@ LocalProcess::LocalProcess(kj::AsyncIoContext& io, ChildProcess child,
   reading_ = ReadOutput().catch_([this](kj::Exception&&) { has_output_ended_ = true; }).fork();
   waiting_ = exit_observer_->whenBecomesReadable()
                  .then([this, &timer = io.provider->getTimer()] {
+                   if (is_terminated_) Kill();
                    return reading_.addBranch().exclusiveJoin(
                        timer.afterDelay(is_killed_ ? kKilledOutputGrace : kOutputGrace));
                  })

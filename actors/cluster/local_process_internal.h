@@ -29,6 +29,11 @@ class LocalProcess {
   LocalProcess& operator=(const LocalProcess&) = delete;
 
   pid_t pid() const { return child_.pid(); }
+  // As ChildProcess has it. What it has started and has not ended is killed when it ends.
+  void Terminate() {
+    is_terminated_ = true;
+    child_.Terminate();
+  }
   // Output of its own children that comes afterwards is lost.
   void Kill() {
     is_killed_ = true;
@@ -44,6 +49,7 @@ class LocalProcess {
   const std::function<void(int wait_status)> on_exit_;
   LineSplitter lines_;
   kj::Array<char> buffer_;
+  bool is_terminated_ = false;
   bool is_killed_ = false;
   bool has_output_ended_ = false;
   kj::Own<kj::AsyncInputStream> output_;

@@ -180,7 +180,7 @@ void NodeSupervisor::OnLaunched(const LaunchCommand& command, const LaunchedProc
     starts_.Begin(command.rank, std::max(command.agent_ranks, 1u), loop_.timer().now());
   }
   // The job has ended since its turn came: nobody has told it.
-  if (is_ending_) actors_->launcher().Kill(command.rank);
+  if (is_ending_) actors_->launcher().Terminate(command.rank);
 }
 
 void NodeSupervisor::OnExit(uint32_t rank, int wait_status, std::string_view note) {
@@ -486,7 +486,8 @@ void NodeSupervisor::TellToExit(const absl::Status& cause) {
       tasks_->add(call.send().ignoreResult().then([&node] { node.has_answered_exit = true; },
                                                   [](const kj::Exception&) {}));
     } else {
-      actors_->launcher().Kill(rank);  // it has not joined yet: there is no other way to tell it
+      // It has not joined yet: there is no other way to tell it.
+      actors_->launcher().Terminate(rank);
     }
   }
 }

@@ -45,6 +45,7 @@ class LaunchLoop final : private kj::TaskSet::ErrorHandler {
     return absl::OkStatus();
   }
   void Kill(uint32_t rank) { launcher_->Kill(rank); }
+  void Terminate(uint32_t rank) { launcher_->Terminate(rank); }
 
  private:
   kj::Promise<void> TellFinished(uint32_t rank, kj::Duration interval) {
@@ -77,12 +78,8 @@ class LaunchingActor : public ProcessLauncherActor::base {
   behavior_type make_behavior() override {
     return {
         [this](const LaunchCommand& command) { return LaunchReply{Launch(command)}; },
-        [this](KillAtom, uint32_t rank) {
-          if (loop_ == nullptr) return;
-          loop_->Post([shared = shared_, rank] {
-            if (shared->on_loop != nullptr) shared->on_loop->Kill(rank);
-          });
-        },
+        [this](KillAtom, uint32_t rank) { Post(&LaunchLoop::Kill, rank); },
+        [this](TerminateAtom, uint32_t rank) { Post(&LaunchLoop::Terminate, rank); },
     };
   }
 
@@ -99,6 +96,13 @@ class LaunchingActor : public ProcessLauncherActor::base {
   struct Shared {
     std::unique_ptr<LaunchLoop> on_loop;
   };
+
+  void Post(void (LaunchLoop::*call)(uint32_t), uint32_t rank) {
+    if (loop_ == nullptr) return;
+    loop_->Post([shared = shared_, call, rank] {
+      if (shared->on_loop != nullptr) (*shared->on_loop.*call)(rank);
+    });
+  }
 
   absl::Status Launch(const LaunchCommand& command) {
     if (loop_ == nullptr) {

@@ -32,6 +32,7 @@ struct LaunchReply {
 };
 
 using KillAtom = caf::atom_constant<caf::atom("kill")>;
+using TerminateAtom = caf::atom_constant<caf::atom("terminate")>;
 
 }  // namespace penstock::actors
 
@@ -40,8 +41,9 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::LaunchReply)
 
 namespace penstock::actors {
 
-using ProcessLauncherActor = caf::typed_actor<caf::replies_to<LaunchCommand>::with<LaunchReply>,
-                                              caf::reacts_to<KillAtom, uint32_t>>;
+using ProcessLauncherActor =
+    caf::typed_actor<caf::replies_to<LaunchCommand>::with<LaunchReply>,
+                     caf::reacts_to<KillAtom, uint32_t>, caf::reacts_to<TerminateAtom, uint32_t>>;
 
 class ProcessLauncher {
  public:
@@ -68,6 +70,9 @@ class ProcessLauncher {
   absl::Status Launch(const LaunchCommand& command, absl::Duration timeout) const;
   // As Launcher::Kill.
   void Kill(uint32_t rank) const { caf::anon_send(actor_, KillAtom::value, rank); }
+
+  // As Launcher::Terminate.
+  void Terminate(uint32_t rank) const { caf::anon_send(actor_, TerminateAtom::value, rank); }
 
   // Ends the actor and waits for it.
   void Stop();
