@@ -133,7 +133,8 @@ absl::Status ShowStates(const Environment& environment, const TopOptions& option
       before = std::exchange(now, *std::move(next));
       has_before = true;
       error.clear();
-    } else if (is_terminal && absl::IsDeadlineExceeded(next.status())) {
+    } else if (is_terminal &&
+               (absl::IsDeadlineExceeded(next.status()) || absl::IsAborted(next.status()))) {
       error = StrCat("\nno answer; the table is old: ", ToStd(next.status().message()), "\n");
     } else {
       return next.status();

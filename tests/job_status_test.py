@@ -245,6 +245,59 @@ class JobStatusTest(WatchedJobTest):
         self.assertEqual(list((self.folder / "away" / "penstock").glob("*.sock")), [])
         self.assertFalse(os.path.exists(key_file))
 
+    def join(self, job, name):
+        """A node that joins the job from a host of its own, the environment of which is returned,
+        too."""
+        environment = self.host(name)
+        address, key_file = re.fullmatch(r"(\S+) --key-file (\S+)", self.read_line(
+            job.err, "  penstock node --join ")).groups()
+        return self.start("node", "--join", address, "--key-file", key_file,
+                          environment=environment), environment
+
+    def test_a_hanging_job_names_its_root_on_another_host(self):
+        job = self.start_job("--strategy", "pp=2", "--devices", "2", "--procs", "2", "--listen",
+                             "127.0.0.1:0")
+        nodes = dict(self.join(job, name) for name in ("here", "there"))
+        status = self.await_look(lambda s: s["step"] >= 1)
+        pids = [process["pid"] for process in status["processes"]]
+        self.assertEqual(sorted(pids), sorted(node.pid for node in nodes))
+        away = next(host for node, host in nodes.items() if node.pid == pids[0])
+        os.kill(pids[1], signal.SIGSTOP)
+        try:
+            hanging = self.await_look(lambda s: s["devices"][0]["waits_for"] == [1] and
+                                      not s["processes"][1]["answers"], environment=away)
+            text = self.call("stack", environment=away).stdout
+        finally:
+            os.kill(pids[1], signal.SIGCONT)
+        self.assertEqual([root["pid"] for root in hanging["roots"]], [pids[1]])
+        self.assertIn("does not answer", hanging["roots"][0]["why"])
+        self.assertRegex(text, rf"(?m)^device 1 does not answer: node 1 \(process {pids[1]} on "
+                               r".*<- root")
+        self.assertRegex(text, r"(?m)^  device 0 waits ")
+        done = hanging["step"]
+        self.await_look(lambda s: s["step"] > done + 2, environment=away)
+        self.end(job)
+
+    def test_a_stopped_coordinator_is_named_on_another_host(self):
+        job = self.start_job("--devices", "1", "--strategy", "dp=1", "--procs", "1", "--listen",
+                             "127.0.0.1:0")
+        node, away = self.join(job, "away")
+        done = self.await_look(lambda s: s["step"] >= 1, environment=away)["step"]
+        os.kill(job.pid, signal.SIGSTOP)
+        try:
+            outcomes = [self.call("stack", environment=away),
+                        self.call("top", "--once", environment=away)]
+        finally:
+            os.kill(job.pid, signal.SIGCONT)
+        for outcome in outcomes:
+            self.assertEqual(outcome.returncode, 1, outcome)
+            self.assertRegex(outcome.stderr, rf"the coordinator \(pid {job.pid} on \S+\) has not "
+                                             rf"answered this node of the job \(pid {node.pid}\)")
+            # Which is the process to continue; the one asked is not.
+            self.assertNotIn(f"-CONT {node.pid}", outcome.stderr)
+        self.await_look(lambda s: s["step"] > done + 2, environment=away)
+        self.end(job)
+
     def test_metrics(self):
         job = self.start_job("--strategy", "pp=2", "--devices", "2", "--procs", "2", "--metrics",
                              "0", "--set", f'checkpoint.path="{self.folder}/checkpoints"', "--set",
