@@ -298,6 +298,56 @@ class JobStatusTest(WatchedJobTest):
         self.await_look(lambda s: s["step"] > done + 2, environment=away)
         self.end(job)
 
+    def scrape(self, url):
+        """The samples that a server of metrics gives, by name with labels."""
+        with urllib.request.urlopen(url, timeout=BOUND_S) as answer:
+            lines = answer.read().decode().splitlines()
+        return {name: float(value) for name, value in
+                (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+
+    def test_counters_never_fall_while_a_job_validates_and_samples(self):
+        """A server takes a counter that falls for one of a process that was started again, and one
+        that is missing for the end of its series."""
+        (self.folder / "text.txt").write_text(
+            "".join(f"the quick brown fox {i} jumps; " for i in range(8000)))
+        job = self.start_job("--strategy", "tp=2", "--devices", "2", "--procs", "2", "--metrics",
+                             "0", "--set", "train.steps=300", "--set", "train.validation_every=50",
+                             "--set", "train.validation_sequences=5000", "--set",
+                             "sample.bytes=2000")
+        url = self.read_line(job.err, "metrics: ")
+        last = {}
+        clocks = []  # of the wall, and the time of device 0 in all
+        activities = []
+        while job.poll() is None:
+            try:
+                now = self.scrape(url)
+            except OSError:  # the job has ended
+                break
+            counters = {name: value for name, value in now.items()
+                        if re.match(r"[a-z_]+_(total|count|sum|bucket)\b", name)}
+            self.assertFalse(last.keys() - counters.keys(), activities)
+            fallen = {name: (last[name], value) for name, value in counters.items()
+                      if value < last.get(name, 0)}
+            self.assertFalse(fallen, activities)
+            last = counters
+            times = [value for name, value in counters.items() if re.match(
+                r'penstock_device_(busy|idle)_seconds_total\{device="0"', name)]
+            if times:
+                clocks.append((time.monotonic(), sum(times)))
+            status = self.look()
+            if status is not None and status["job"]["activity"] not in activities[-1:]:
+                activities.append(status["job"]["activity"])
+        self.assertEqual(job.wait(timeout=BOUND_S), 0, job.err.read_text())
+        self.assertGreaterEqual(activities.count("validating"), 2, activities)
+        self.assertIn("training", activities)
+        self.assertIn("sampling", activities)
+        # A device has as much time as a clock on the wall, over all sessions.
+        wall, device = (end - begin for begin, end in zip(clocks[0], clocks[-1]))
+        self.assertAlmostEqual(device, wall, delta=0.1 * wall + 0.5)
+        # What validations and the sample have done is counted, too.
+        self.assertGreater(last['penstock_device_microbatches_total{device="1",stage="0"}'],
+                           2 * last["penstock_steps_total"])
+
     def test_metrics(self):
         job = self.start_job("--strategy", "pp=2", "--devices", "2", "--procs", "2", "--metrics",
                              "0", "--set", f'checkpoint.path="{self.folder}/checkpoints"', "--set",
