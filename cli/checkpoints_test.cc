@@ -128,6 +128,49 @@ TEST_F(CheckpointsTest, EveryStrategyContinuesEveryOther) {
   }
 }
 
+// The same where two processes write their parts, and two processes read what they need of them:
+// each strategy continues the one before, and the first the last.
+TEST_F(CheckpointsTest, EveryStrategyOfProcessesContinuesAnother) {
+  const std::vector<std::string> strategies = {
+      "dp=2",           "tp=2",        "pp=2",          "dp=2,tp=2",
+      "dp=2,tp=2,pp=2", "zero=3,dp=4", "pp=2 dualpipe", "dp=2"};
+  const int num_runs = static_cast<int>(strategies.size());
+  const std::map<int, double> whole =
+      LossesOf(RunJob(Join(Layout("dp=1"), {"--set", "checkpoint.path=\"\"", "--set",
+                                            StrCat("train.steps=", num_runs)})));
+  for (int run = 0; run < num_runs; ++run) {
+    const std::string& strategy = strategies[static_cast<size_t>(run)];
+    const std::string context =
+        StrCat(run == 0 ? "" : strategies[static_cast<size_t>(run) - 1], " to ", strategy);
+    const std::string saved = run == 0 ? "" : CheckpointFolder::NewestOr(Folder());
+    const absl::StatusOr<actors::Checkpoint> checkpoint = actors::Checkpoint::Open(saved);
+    std::vector<std::string> more = {"--procs", "2", "--set", StrCat("train.steps=", run + 1)};
+    const std::string dump = Path(StrCat("dump-", run));
+    if (run > 0) {
+      ASSERT_TRUE(checkpoint.ok()) << context << ": " << checkpoint.status();
+      more = Join(more, {"--resume", "--dump", dump});
+    }
+    const Outcome outcome = RunJob(Join(Layout(strategy), more));
+    const std::map<int, double> losses = LossesOf(outcome);
+    ASSERT_EQ(losses.size(), 1u) << context;
+    EXPECT_NEAR(losses.at(run + 1), whole.at(run + 1), 1e-9) << context;
+    int num_parts = 0;
+    for (const auto& file : fs::directory_iterator(CheckpointFolder::NewestOr(Folder()))) {
+      num_parts += file.path().extension() == ".safetensors";
+    }
+    EXPECT_EQ(num_parts, 2) << context;
+    if (run == 0) continue;
+    for (const actors::CheckpointTensor& tensor : checkpoint->tensors()) {
+      const auto expected = checkpoint->Read(tensor.name);
+      const auto state = ReadNpy(StrCat(dump, "/", tensor.name, ".npy"));
+      ASSERT_TRUE(expected.ok() && state.ok()) << context << " " << tensor.name;
+      ASSERT_EQ(state->type(), tensor.type) << context << " " << tensor.name;
+      ASSERT_EQ(memcmp(state->data(), expected->data(), tensor.type.num_bytes()), 0)
+          << context << " " << tensor.name;
+    }
+  }
+}
+
 TEST_F(CheckpointsTest, ProcessesWriteAndContinue) {
   const std::map<int, double> whole =
       LossesOf(RunJob({"--set", "checkpoint.path=\"\"", "--set", "train.steps=6"}));

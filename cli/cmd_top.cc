@@ -28,6 +28,8 @@ namespace {
 
 // Between two looks; that of --once depends on the job.
 constexpr double kIntervalSeconds = 1;
+// Of --once: a job that validates goes from one session to another and back.
+constexpr int kMaxLooks = 4;
 // Lines above and below the devices.
 constexpr int kOtherLines = 10;
 
@@ -85,6 +87,10 @@ std::string OnScreen(const std::string& text) {
 
 // What the figures of --once are of.
 std::string IntervalLine(const actors::JobStatus& before, const actors::JobStatus& now) {
+  if (before.session != now.session) {
+    return "\nBUSY and rates: n/a, the job went from one session to another (validation, a "
+           "sample)\n";
+  }
   const double seconds = SecondsBetween(before, now);
   if (seconds <= 0) return "\nBUSY and rates: n/a, no device has answered twice\n";
   return fmt::format("\nBUSY and rates: over the last {:.1f} s; -: n/a\n", seconds);
@@ -107,9 +113,13 @@ absl::Status ShowStates(const Environment& environment, const TopOptions& option
   bool has_before = false;
   actors::JobStatus now = before;
   if (options.is_once) {
-    if (signals.Wait(SecondsForRates(before))) return absl::OkStatus();
-    ASSIGN_OR_RETURN(now, ask());
-    has_before = true;
+    for (int looks = 1; looks < kMaxLooks && !(has_before && now.session == before.session);
+         ++looks) {
+      before = std::move(now);
+      if (signals.Wait(SecondsForRates(before))) return absl::OkStatus();
+      ASSIGN_OR_RETURN(now, ask());
+      has_before = true;
+    }
   }
   std::string error;
   while (true) {
@@ -133,7 +143,8 @@ absl::Status ShowStates(const Environment& environment, const TopOptions& option
       before = std::exchange(now, *std::move(next));
       has_before = true;
       error.clear();
-    } else if (is_terminal && absl::IsDeadlineExceeded(next.status())) {
+    } else if (is_terminal &&
+               (absl::IsDeadlineExceeded(next.status()) || absl::IsAborted(next.status()))) {
       error = StrCat("\nno answer; the table is old: ", ToStd(next.status().message()), "\n");
     } else {
       return next.status();

@@ -151,6 +151,21 @@ TEST_F(MoeGeneratorTest, GivesTheTextOfWholeWindows) {
   }
 }
 
+// With the experts split, each of them, or the devices of a stage, have the tokens of all slots.
+TEST_F(MoeGeneratorTest, AnyStrategyGivesTheSameText) {
+  SampleOptions options = Likeliest(20);
+  options.temperature = 0.9;
+  const auto expected = Generate(*Start("dp=1", 1), kPrompts, options);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  for (const auto& [strategy, slots] :
+       {std::pair("tp=2", 3), std::pair("dp=2,ep=2", 2), std::pair("pp=2", 2),
+        std::pair("dp=4,ep=2", 4), std::pair("dp=2,ep=2,tp=2", 2)}) {
+    const auto texts = Generate(*Start(strategy, slots), kPrompts, options);
+    ASSERT_TRUE(texts.ok()) << strategy << ": " << texts.status();
+    EXPECT_EQ(*texts, *expected) << strategy << ", " << slots << " slots";
+  }
+}
+
 TEST_F(LlamaGeneratorTest, GivesTheTextOfWholeWindows) {
   const auto texts = Generate(*Start("dp=1", 3), kPrompts, Likeliest(30));
   ASSERT_TRUE(texts.ok()) << texts.status();
@@ -360,6 +375,25 @@ TEST_F(GeneratorTest, AutoSplitsTheWeightsAsTheTrainingDid) {
   EXPECT_THAT(chosen.err, HasSubstr("note: --strategy auto: dp=1,tp=2,pp=1: the weights are split "
                                     "as in the training under dp=2,tp=2,pp=1,subbatches=2\n"));
   EXPECT_THAT(generate("tp").err, HasSubstr("--strategy "));
+}
+
+TEST_F(GeneratorTest, AutoSplitsTheExpertsAsTheTrainingDid) {
+  const std::string folder = StrCat("checkpoint.path=\"", Path("checkpoints"), "\"");
+  const Outcome trained =
+      Call({"run", Path("job.toml"), "--set", folder, "--set", "model.name=\"moe\"", "--set",
+            "model.experts=4", "--strategy", "dp=4,ep=2"});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  const auto generate = [&](const std::string& strategy) {
+    return Call({"generate", Path("checkpoints"), "--prompt", "the ", "--bytes", "12", "--seed",
+                 "5", "--strategy", strategy, "--json"});
+  };
+  const Outcome one = generate("dp=1");
+  const Outcome chosen = generate("auto");
+  ASSERT_EQ(one.status, 0) << one.err;
+  ASSERT_EQ(chosen.status, 0) << chosen.err;
+  EXPECT_EQ(nlohmann::json::parse(chosen.out)["text"], nlohmann::json::parse(one.out)["text"]);
+  EXPECT_THAT(chosen.err, HasSubstr("note: --strategy auto: dp=2,tp=1,pp=1,ep=2: the weights are "
+                                    "split as in the training under dp=4,tp=1,pp=1,ep=2\n"));
 }
 
 TEST_F(GeneratorTest, TheCommandNamesAModelThatItCannotRun) {

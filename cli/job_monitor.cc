@@ -70,7 +70,7 @@ void JobMonitor::Open(const Environment& environment, bool is_announced) {
 absl::Status JobMonitor::ServeMetrics(const Environment& environment, const std::string& listen) {
   if (listen.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const MetricsAddress address, ParseMetricsAddress(listen));
-  metrics_ = std::make_unique<Metrics>([this] { return Look(); });
+  metrics_ = std::make_unique<Metrics>([this] { return LookForMetrics(); });
   ASSIGN_OR_RETURN(const std::string url, metrics_->Serve(address));
   environment.err << "metrics: " << url << std::endl;
   return absl::OkStatus();
@@ -84,12 +84,44 @@ void JobMonitor::SetActivity(std::string activity) {
 void JobMonitor::Follow(absl::Span<actors::Session* const> sessions, std::string activity) {
   {
     const absl::MutexLock lock(&sessions_mutex_);
-    followed_.clear();
+    std::vector<Followed> next;
     for (const actors::Session* session : sessions) {
-      followed_.push_back({&session->plan(), session->inspector()});
+      std::shared_ptr<actors::Inspector> inspector = session->inspector();
+      const uint64_t number = NumberOf(inspector);
+      next.push_back({number, &session->plan(), std::move(inspector)});
     }
+    for (const Followed& followed : followed_) {
+      const bool goes_on = std::any_of(next.begin(), next.end(), [&](const Followed& other) {
+        return other.number == followed.number;
+      });
+      // What it did since the last look would be lost. Only metrics tell of it.
+      if (!goes_on && metrics_ != nullptr) (void)Inspect(followed);
+    }
+    followed_ = std::move(next);
   }
   SetActivity(std::move(activity));
+}
+
+uint64_t JobMonitor::NumberOf(const std::shared_ptr<actors::Inspector>& inspector) {
+  std::erase_if(known_, [this](const Known& known) {
+    if (!known.inspector.expired()) return false;
+    const absl::MutexLock lock(&totals_mutex_);
+    totals_.End(known.number);
+    return true;
+  });
+  for (const Known& known : known_) {
+    if (known.inspector.lock() == inspector) return known.number;
+  }
+  known_.push_back({++num_sessions_, inspector});
+  return num_sessions_;
+}
+
+absl::StatusOr<actors::EngineSnapshot> JobMonitor::Inspect(const Followed& followed) {
+  absl::StatusOr<actors::EngineSnapshot> snapshot = followed.inspector->Inspect(kLookTimeout);
+  if (!snapshot.ok()) return snapshot;
+  const absl::MutexLock lock(&totals_mutex_);
+  totals_.Add(followed.number, *followed.plan, snapshot->devices, absl::Now());
+  return snapshot;
 }
 
 void JobMonitor::OnCheckpoint(const actors::CheckpointResult& result) {
@@ -113,6 +145,14 @@ void JobMonitor::SetRate(int64_t steps_done, double step_s, double tokens_per_s)
   status_.tokens_per_s = tokens_per_s;
 }
 
+absl::StatusOr<JobMetrics> JobMonitor::LookForMetrics() {
+  JobMetrics metrics;
+  ASSIGN_OR_RETURN(metrics.status, Look());
+  const absl::MutexLock lock(&totals_mutex_);
+  metrics.devices = totals_.Read(absl::Now(), /*is_idle=*/metrics.status.session == 0);
+  return metrics;
+}
+
 absl::StatusOr<actors::JobStatus> JobMonitor::Look() {
   actors::JobStatus status;
   const absl::ReaderMutexLock sessions_lock(&sessions_mutex_);
@@ -125,20 +165,21 @@ absl::StatusOr<actors::JobStatus> JobMonitor::Look() {
     status.note = StrCat("the job is ", status.activity, ": no devices run its steps now");
     return status;
   }
-  const planner::Plan* plan = nullptr;
+  const Followed* chosen = nullptr;
   actors::EngineSnapshot shown;
   for (const Followed& followed : followed_) {
-    absl::StatusOr<actors::EngineSnapshot> snapshot = followed.inspector->Inspect(kLookTimeout);
+    absl::StatusOr<actors::EngineSnapshot> snapshot = Inspect(followed);
     if (!snapshot.ok()) {
       status.note = std::string(ToStd(snapshot.status().message()));
-    } else if (plan == nullptr || NumBusy(*snapshot) > NumBusy(shown)) {
-      plan = followed.plan;
+    } else if (chosen == nullptr || NumBusy(*snapshot) > NumBusy(shown)) {
+      chosen = &followed;
       shown = *std::move(snapshot);
     }
   }
-  if (plan == nullptr) return status;
+  if (chosen == nullptr) return status;
   status.note.clear();
-  actors::AddDevices(*plan, std::move(shown), &status);
+  status.session = chosen->number;
+  actors::AddDevices(*chosen->plan, std::move(shown), &status);
   return status;
 }
 

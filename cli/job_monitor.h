@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "cli/device_totals.h"
 #include "cli/environment.h"
 #include "cli/metrics.h"
 #include "cli/recent_steps.h"
@@ -57,20 +58,38 @@ class JobMonitor {
 
   // Looks at the job.
   absl::StatusOr<actors::JobStatus> Look();
+  // The same for metrics.
+  absl::StatusOr<JobMetrics> LookForMetrics();
 
   // For the cluster of the job.
   const std::shared_ptr<actors::StatusAnswers>& answers() const { return answers_; }
 
  private:
+  // A session that devices work for or did: it has its number as long as it lives.
+  struct Known {
+    uint64_t number;
+    std::weak_ptr<actors::Inspector> inspector;
+  };
   struct Followed {
+    uint64_t number;
     const planner::Plan* plan;
     std::shared_ptr<actors::Inspector> inspector;
   };
+
+  uint64_t NumberOf(const std::shared_ptr<actors::Inspector>& inspector)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(sessions_mutex_);
+  // Adds what the devices of a session have done to the totals.
+  absl::StatusOr<actors::EngineSnapshot> Inspect(const Followed& followed)
+      ABSL_SHARED_LOCKS_REQUIRED(sessions_mutex_);
 
   const absl::Time begin_;
   // Held while the devices of sessions are looked at, which keeps their plans there.
   absl::Mutex sessions_mutex_;
   std::vector<Followed> followed_ ABSL_GUARDED_BY(sessions_mutex_);
+  std::vector<Known> known_ ABSL_GUARDED_BY(sessions_mutex_);
+  uint64_t num_sessions_ ABSL_GUARDED_BY(sessions_mutex_) = 0;  // that were followed so far
+  absl::Mutex totals_mutex_;
+  DeviceTotals totals_ ABSL_GUARDED_BY(totals_mutex_);
   absl::Mutex mutex_;
   actors::JobStatus status_ ABSL_GUARDED_BY(mutex_);  // without devices
   RecentSteps recent_steps_ ABSL_GUARDED_BY(mutex_);

@@ -254,7 +254,8 @@ double SecondsForRates(const JobStatus& first) {
 }
 
 double BusyFraction(const JobStatus& before, const JobStatus& after, uint32_t device) {
-  if (device >= before.devices.size() || device >= after.devices.size()) {
+  if (before.session != after.session || device >= before.devices.size() ||
+      device >= after.devices.size()) {
     return std::numeric_limits<double>::quiet_NaN();
   }
   const actors::DeviceSnapshot& first = before.devices[device].state;

@@ -14,7 +14,7 @@
 namespace penstock::cli {
 
 // Of two looks at a job, one after the other. A device is busy where it is not idle; NaN: not
-// known.
+// known, as where the looks are at different sessions.
 double BusyFraction(const actors::JobStatus& before, const actors::JobStatus& after,
                     uint32_t device);
 

@@ -203,6 +203,23 @@ TEST(RatesOfStagesTest, AreNotKnownAcrossSessions) {
   EXPECT_TRUE(std::isnan(stages[0].microbatches_per_s));
 }
 
+// Training after a validation: its devices are older, so that the time between the looks would be
+// taken for minutes.
+TEST(RatesOfStagesTest, AreNotKnownWhereTheLooksAreAtTwoSessions) {
+  TwoLooks looks;
+  looks.before.session = 2;
+  looks.after.session = 1;
+  const std::vector<StageRates> stages = RatesOfStages(looks.before, looks.after);
+  EXPECT_TRUE(std::isnan(stages[0].busy));
+  EXPECT_TRUE(std::isnan(stages[0].microbatches_per_s));
+  EXPECT_TRUE(std::isnan(BusyFraction(looks.before, looks.after, 0)));
+  EXPECT_DOUBLE_EQ(SecondsBetween(looks.before, looks.after), 0);
+  EXPECT_THAT(TopText(looks.after, &looks.before, 0, 0),
+              HasSubstr("     0       2      -               -          -\n"));
+  looks.before.session = 1;
+  EXPECT_DOUBLE_EQ(BusyFraction(looks.before, looks.after, 0), 1);
+}
+
 TEST(TopTextTest, HasARowAStage) {
   const TwoLooks looks;
   const std::string text = TopText(looks.after, &looks.before, 0, 0);

@@ -64,19 +64,38 @@ class Family {
 
 double SecondsOfNs(int64_t ns) { return 1e-9 * static_cast<double>(ns); }
 
-void AddDevices(const JobStatus& status, std::vector<MetricFamily>* families) {
+// What devices have done since the job began. Such numbers never fall, and stay where no devices
+// work for a while: a server takes a counter that falls for one of a job that was started again.
+void AddTotals(const std::vector<DeviceTotals::Device>& devices,
+               std::vector<MetricFamily>* families) {
   Family busy(MetricType::Counter, "penstock_device_busy_seconds_total",
               "Time in which a device ran actors.");
   Family idle(MetricType::Counter, "penstock_device_idle_seconds_total",
               "Time in which a device had nothing to run, by what it had under way: a collective "
               "(exposed communication, and waiting for members that come late), only sends and "
               "receives (the bubble of a pipeline, and exposed transfers), or nothing.");
+  Family microbatches(MetricType::Counter, "penstock_device_microbatches_total",
+                      "Micro-batches that have passed through all phases of a device.");
+  for (const DeviceTotals::Device& device : devices) {
+    const Labels labels = {{"device", StrCat(device.device)}, {"stage", StrCat(device.stage)}};
+    busy.Add(SecondsOfNs(device.busy_ns), labels);
+    for (const auto& [during, ns] :
+         {std::pair("collective", device.collective_ns), std::pair("transfer", device.transfer_ns),
+          std::pair("nothing", device.nothing_ns)}) {
+      Labels with_kind = labels;
+      with_kind.push_back({"during", during});
+      idle.Add(SecondsOfNs(ns), std::move(with_kind));
+    }
+    microbatches.Add(static_cast<double>(device.microbatches), labels);
+  }
+  for (Family* family : {&busy, &idle, &microbatches}) family->AddTo(families);
+}
+
+void AddDevices(const JobStatus& status, std::vector<MetricFamily>* families) {
   Family pending(MetricType::Gauge, "penstock_device_pending_communications",
                  "Sends, receives and collectives of a device that are under way.");
   Family memory(MetricType::Gauge, "penstock_device_planned_memory_bytes",
                 "Memory that the plan gives a device.");
-  Family microbatches(MetricType::Counter, "penstock_device_microbatches_total",
-                      "Micro-batches that have passed through all phases of a device.");
   Family credits(MetricType::Gauge, "penstock_device_credits",
                  "Credits of the channels between the phases of a device, used or not.");
   Family credits_in_use(MetricType::Gauge, "penstock_device_credits_in_use",
@@ -93,25 +112,15 @@ void AddDevices(const JobStatus& status, std::vector<MetricFamily>* families) {
     const Labels labels = {{"device", StrCat(state.device)}, {"stage", StrCat(device.stage)}};
     memory.Add(static_cast<double>(device.memory_bytes), labels);
     if (state.state == State::kSilent) continue;
-    busy.Add(SecondsOfNs(state.age_ns - state.idle_ns), labels);
-    const auto add_idle = [&](int64_t ns, const char* during) {
-      Labels with_kind = labels;
-      with_kind.push_back({"during", during});
-      idle.Add(SecondsOfNs(ns), std::move(with_kind));
-    };
-    add_idle(state.collective_ns, "collective");
-    add_idle(state.transfer_ns, "transfer");
-    add_idle(state.idle_ns - state.collective_ns - state.transfer_ns, "nothing");
     pending.Add(device.num_pending, labels);
-    microbatches.Add(static_cast<double>(state.microbatches), labels);
     credits.Add(static_cast<double>(state.channels.credits), labels);
     credits_in_use.Add(static_cast<double>(state.channels.credits_in_use), labels);
     tokens.Add(static_cast<double>(state.channels.tokens_waiting), labels);
     channel_bytes.Add(static_cast<double>(state.channels.bytes_in_use), labels);
     waiting.Add(state.state == State::kWaiting ? SecondsOfNs(state.still_ns) : 0, labels);
   }
-  for (Family* family : {&busy, &idle, &microbatches, &pending, &credits, &credits_in_use, &tokens,
-                         &memory, &channel_bytes, &waiting}) {
+  for (Family* family :
+       {&pending, &credits, &credits_in_use, &tokens, &memory, &channel_bytes, &waiting}) {
     family->AddTo(families);
   }
 }
@@ -159,7 +168,7 @@ absl::StatusOr<MetricsAddress> ParseMetricsAddress(const std::string& text) {
 
 class Metrics::Impl {
  public:
-  explicit Impl(std::function<absl::StatusOr<JobStatus>()> look) : look_(std::move(look)) {}
+  explicit Impl(std::function<absl::StatusOr<JobMetrics>()> look) : look_(std::move(look)) {}
 
   absl::StatusOr<std::string> Serve(const MetricsAddress& address) {
     actors::TextServerOptions options;
@@ -189,13 +198,14 @@ class Metrics::Impl {
     families.erase(std::remove_if(families.begin(), families.end(),
                                   [](const MetricFamily& family) { return family.metric.empty(); }),
                    families.end());
-    const absl::StatusOr<JobStatus> status = look_();
-    if (status.ok()) {
+    const absl::StatusOr<JobMetrics> job = look_();
+    if (job.ok()) {
       Family step(MetricType::Gauge, "penstock_step", "Steps done, with those of earlier runs.");
-      step.Add(static_cast<double>(status->steps_done));
+      step.Add(static_cast<double>(job->status.steps_done));
       step.AddTo(&families);
-      AddDevices(*status, &families);
-      AddProcesses(*status, &families);
+      AddTotals(job->devices, &families);
+      AddDevices(job->status, &families);
+      AddProcesses(job->status, &families);
     }
     std::ostringstream text;
     prometheus::TextSerializer().Serialize(text, families);
@@ -217,7 +227,7 @@ class Metrics::Impl {
     return prometheus::BuildHistogram().Name(name).Help(help).Register(registry_).Add({}, buckets);
   }
 
-  const std::function<absl::StatusOr<JobStatus>()> look_;
+  const std::function<absl::StatusOr<JobMetrics>()> look_;
   prometheus::Registry registry_{prometheus::Registry::InsertBehavior::Merge};
   prometheus::Histogram& step_duration_ =
       AddHistogram("penstock_step_duration_seconds", "Time of a training step.", kStepBuckets);
@@ -239,7 +249,7 @@ class Metrics::Impl {
   std::unique_ptr<actors::TextServer> server_;  // last: it uses all of the above
 };
 
-Metrics::Metrics(std::function<absl::StatusOr<JobStatus>()> look)
+Metrics::Metrics(std::function<absl::StatusOr<JobMetrics>()> look)
     : impl_(std::make_unique<Impl>(std::move(look))) {}
 Metrics::~Metrics() = default;
 

@@ -12,9 +12,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cli/device_totals.h"
 
 #include "actors/cluster/job_status.h"
 #include "actors/session/checkpoint_writer.h"
@@ -28,10 +30,16 @@ struct MetricsAddress {
 };
 absl::StatusOr<MetricsAddress> ParseMetricsAddress(const std::string& text);
 
+// What is looked at.
+struct JobMetrics {
+  actors::JobStatus status;
+  std::vector<DeviceTotals::Device> devices = {};  // since the job began
+};
+
 class Metrics {
  public:
   // `look` looks at the job; it outlives the serving.
-  explicit Metrics(std::function<absl::StatusOr<actors::JobStatus>()> look);
+  explicit Metrics(std::function<absl::StatusOr<JobMetrics>()> look);
   ~Metrics();
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;

@@ -39,8 +39,9 @@ TEST(ParseMetricsAddressTest, SaysWhatIsWrong) {
   }
 }
 
-actors::JobStatus TwoMeasuredDevices() {
-  actors::JobStatus status;
+JobMetrics TwoMeasuredDevices() {
+  JobMetrics job;
+  actors::JobStatus& status = job.status;
   status.steps_done = 12;
   status.processes = {{.rank = 0, .host = "a", .resident_bytes = 4096, .num_devices = 1},
                       {.rank = 1,
@@ -52,17 +53,17 @@ actors::JobStatus TwoMeasuredDevices() {
   status.devices.resize(2);
   actors::DeviceSnapshot& waiting = status.devices[0].state;
   waiting.state = State::kWaiting;
-  waiting.age_ns = 10'000'000'000;
-  waiting.idle_ns = 6'000'000'000;
-  waiting.collective_ns = 1'000'000'000;
-  waiting.transfer_ns = 2'000'000'000;
   waiting.still_ns = 500'000'000;
-  waiting.microbatches = 24;
   waiting.channels = {.credits = 8, .credits_in_use = 3, .tokens_waiting = 2, .bytes_in_use = 640};
   status.devices[0].memory_bytes = 1000;
   status.devices[1].state.device = 1;
   status.devices[1].stage = 1;
-  return status;
+  job.devices = {{.busy_ns = 4'000'000'000,
+                  .collective_ns = 1'000'000'000,
+                  .transfer_ns = 2'000'000'000,
+                  .nothing_ns = 3'000'000'000,
+                  .microbatches = 24}};
+  return job;
 }
 
 TEST(MetricsTest, TellsOfStepsDevicesAndProcesses) {
@@ -114,6 +115,19 @@ TEST(MetricsTest, TellsOfStepsDevicesAndProcesses) {
   EXPECT_THAT(text, Not(HasSubstr("penstock_device_credits{device=\"1\"")));
 }
 
+// As while the model is loaded for a sample: a series that ends and comes back is another one.
+TEST(MetricsTest, TotalsOfDevicesStayWithoutASession) {
+  Metrics metrics([] {
+    JobMetrics job = TwoMeasuredDevices();
+    job.status.devices.clear();
+    return job;
+  });
+  const std::string text = metrics.Text();
+  EXPECT_THAT(text, HasSubstr("penstock_device_busy_seconds_total{device=\"0\",stage=\"0\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr("penstock_device_microbatches_total{device=\"0\",stage=\"0\"} 24\n"));
+  EXPECT_THAT(text, Not(HasSubstr("penstock_device_credits")));
+}
+
 // A loss of 0 would be a perfect model.
 TEST(MetricsTest, WhatIsNotKnownYetIsLeftOut) {
   Metrics metrics([] { return TwoMeasuredDevices(); });
@@ -130,9 +144,8 @@ TEST(MetricsTest, WhatIsNotKnownYetIsLeftOut) {
 }
 
 TEST(MetricsTest, WhatWasCountedIsThereWithoutDevices) {
-  Metrics metrics([]() -> absl::StatusOr<actors::JobStatus> {
-    return absl::UnavailableError("the job is over");
-  });
+  Metrics metrics(
+      []() -> absl::StatusOr<JobMetrics> { return absl::UnavailableError("the job is over"); });
   metrics.OnStep(1, 1, 0);
   EXPECT_THAT(metrics.Text(), HasSubstr("penstock_steps_total 1\n"));
   EXPECT_THAT(metrics.Text(), HasSubstr("penstock_tokens_total 0\n"));

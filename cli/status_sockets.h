@@ -42,7 +42,8 @@ inline constexpr char kJobAddressHelp[] =
     "job's key in PENSTOCK_KEY.";
 
 // Asks the job. kDeadlineExceeded, which says whether its process is stopped: there is no answer in
-// a few seconds, longer than a coordinator waits for nodes that do not answer.
+// a few seconds, longer than a coordinator waits for nodes that do not answer. kAborted: a node
+// answers that the coordinator does not.
 absl::StatusOr<actors::JobStatus> AskJob(const actors::StatusAddress& address,
                                          actors::StatusClient& client);
 

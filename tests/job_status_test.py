@@ -245,6 +245,109 @@ class JobStatusTest(WatchedJobTest):
         self.assertEqual(list((self.folder / "away" / "penstock").glob("*.sock")), [])
         self.assertFalse(os.path.exists(key_file))
 
+    def join(self, job, name):
+        """A node that joins the job from a host of its own, the environment of which is returned,
+        too."""
+        environment = self.host(name)
+        address, key_file = re.fullmatch(r"(\S+) --key-file (\S+)", self.read_line(
+            job.err, "  penstock node --join ")).groups()
+        return self.start("node", "--join", address, "--key-file", key_file,
+                          environment=environment), environment
+
+    def test_a_hanging_job_names_its_root_on_another_host(self):
+        job = self.start_job("--strategy", "pp=2", "--devices", "2", "--procs", "2", "--listen",
+                             "127.0.0.1:0")
+        nodes = dict(self.join(job, name) for name in ("here", "there"))
+        status = self.await_look(lambda s: s["step"] >= 1)
+        pids = [process["pid"] for process in status["processes"]]
+        self.assertEqual(sorted(pids), sorted(node.pid for node in nodes))
+        away = next(host for node, host in nodes.items() if node.pid == pids[0])
+        os.kill(pids[1], signal.SIGSTOP)
+        try:
+            hanging = self.await_look(lambda s: s["devices"][0]["waits_for"] == [1] and
+                                      not s["processes"][1]["answers"], environment=away)
+            text = self.call("stack", environment=away).stdout
+        finally:
+            os.kill(pids[1], signal.SIGCONT)
+        self.assertEqual([root["pid"] for root in hanging["roots"]], [pids[1]])
+        self.assertIn("does not answer", hanging["roots"][0]["why"])
+        self.assertRegex(text, rf"(?m)^device 1 does not answer: node 1 \(process {pids[1]} on "
+                               r".*<- root")
+        self.assertRegex(text, r"(?m)^  device 0 waits ")
+        done = hanging["step"]
+        self.await_look(lambda s: s["step"] > done + 2, environment=away)
+        self.end(job)
+
+    def test_a_stopped_coordinator_is_named_on_another_host(self):
+        job = self.start_job("--devices", "1", "--strategy", "dp=1", "--procs", "1", "--listen",
+                             "127.0.0.1:0")
+        node, away = self.join(job, "away")
+        done = self.await_look(lambda s: s["step"] >= 1, environment=away)["step"]
+        os.kill(job.pid, signal.SIGSTOP)
+        try:
+            outcomes = [self.call("stack", environment=away),
+                        self.call("top", "--once", environment=away)]
+        finally:
+            os.kill(job.pid, signal.SIGCONT)
+        for outcome in outcomes:
+            self.assertEqual(outcome.returncode, 1, outcome)
+            self.assertRegex(outcome.stderr, rf"the coordinator \(pid {job.pid} on \S+\) has not "
+                                             rf"answered this node of the job \(pid {node.pid}\)")
+            # Which is the process to continue; the one asked is not.
+            self.assertNotIn(f"-CONT {node.pid}", outcome.stderr)
+        self.await_look(lambda s: s["step"] > done + 2, environment=away)
+        self.end(job)
+
+    def scrape(self, url):
+        """The samples that a server of metrics gives, by name with labels."""
+        with urllib.request.urlopen(url, timeout=BOUND_S) as answer:
+            lines = answer.read().decode().splitlines()
+        return {name: float(value) for name, value in
+                (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+
+    def test_counters_never_fall_while_a_job_validates_and_samples(self):
+        """A server takes a counter that falls for one of a process that was started again, and one
+        that is missing for the end of its series."""
+        (self.folder / "text.txt").write_text(
+            "".join(f"the quick brown fox {i} jumps; " for i in range(8000)))
+        job = self.start_job("--strategy", "tp=2", "--devices", "2", "--procs", "2", "--metrics",
+                             "0", "--set", "train.steps=300", "--set", "train.validation_every=50",
+                             "--set", "train.validation_sequences=5000", "--set",
+                             "sample.bytes=2000")
+        url = self.read_line(job.err, "metrics: ")
+        last = {}
+        clocks = []  # of the wall, and the time of device 0 in all
+        activities = []
+        while job.poll() is None:
+            try:
+                now = self.scrape(url)
+            except OSError:  # the job has ended
+                break
+            counters = {name: value for name, value in now.items()
+                        if re.match(r"[a-z_]+_(total|count|sum|bucket)\b", name)}
+            self.assertFalse(last.keys() - counters.keys(), activities)
+            fallen = {name: (last[name], value) for name, value in counters.items()
+                      if value < last.get(name, 0)}
+            self.assertFalse(fallen, activities)
+            last = counters
+            times = [value for name, value in counters.items() if re.match(
+                r'penstock_device_(busy|idle)_seconds_total\{device="0"', name)]
+            if times:
+                clocks.append((time.monotonic(), sum(times)))
+            status = self.look()
+            if status is not None and status["job"]["activity"] not in activities[-1:]:
+                activities.append(status["job"]["activity"])
+        self.assertEqual(job.wait(timeout=BOUND_S), 0, job.err.read_text())
+        self.assertGreaterEqual(activities.count("validating"), 2, activities)
+        self.assertIn("training", activities)
+        self.assertIn("sampling", activities)
+        # A device has as much time as a clock on the wall, over all sessions.
+        wall, device = (end - begin for begin, end in zip(clocks[0], clocks[-1]))
+        self.assertAlmostEqual(device, wall, delta=0.1 * wall + 0.5)
+        # What validations and the sample have done is counted, too.
+        self.assertGreater(last['penstock_device_microbatches_total{device="1",stage="0"}'],
+                           2 * last["penstock_steps_total"])
+
     def test_metrics(self):
         job = self.start_job("--strategy", "pp=2", "--devices", "2", "--procs", "2", "--metrics",
                              "0", "--set", f'checkpoint.path="{self.folder}/checkpoints"', "--set",

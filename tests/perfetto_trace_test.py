@@ -41,13 +41,15 @@ steps = {STEPS}
 batch = 8
 validation_sequences = 0
 [parallel]
-strategy = "pp=2"
+strategy = "STRATEGY"
 microbatches = {MICROBATCHES}
 [sample]
 bytes = 0
 """
 # A namespace in which the monotonic clock is this far ahead.
 AHEAD_S = 5000
+MAX_SKEW_NS = 50_000
+MORE_TRACES = 2  # at most, where the processes of one waited too long for a core
 OTHER_CLOCK = ["unshare", "--time", "--monotonic", str(AHEAD_S), "--"]
 
 
@@ -126,8 +128,12 @@ class PerfettoTraceTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.job = self.folder / "job.toml"
-        self.job.write_text(JOB)
+        self.use("pp=2")
         self.file = self.folder / "run.perfetto-trace"
+
+    def use(self, strategy):
+        """Writes the job."""
+        self.job.write_text(JOB.replace("STRATEGY", strategy))
 
     def phases(self):
         """Of each phase of the plan, by device and name: how often it runs a step, and its number
@@ -138,23 +144,28 @@ class PerfettoTraceTest(unittest.TestCase):
         shown = [subprocess.run([PENSTOCK, "show", plan, *options], check=True, capture_output=True,
                                 text=True, timeout=120).stdout for options in ([], ["--json"])]
         phases = {}
-        device = None
+        devices = []
         for line in shown[0].splitlines():
-            if re.fullmatch(r"  device \d+", line):
-                device = line.strip()
+            ranges = re.fullmatch(r"  devices? ([\d, -]+)", line)  # those that are alike
+            if ranges:
+                ends = [[int(end) for end in part.split("-")] for part in ranges.group(1).split(",")]
+                devices = [f"device {d}" for end in ends for d in range(end[0], end[-1] + 1)]
             phase = re.match(r"    (\S.*?) +\S+ +(?:compute|per-step|floating) +"
                              r"once a (step|micro-batch) +(\d+) actors? ", line)
             if phase:
                 runs = {"step": 1, "micro-batch": MICROBATCHES}[phase.group(2)]
-                phases[device, phase.group(1)] = runs, int(phase.group(3))
+                for device in devices:
+                    phases[device, phase.group(1)] = runs, int(phase.group(3))
         self.assertEqual(sum(count for _, count in phases.values()),
                          json.loads(shown[1])["actors"])
         self.assertEqual({runs for runs, _ in phases.values()}, {1, MICROBATCHES})
         return phases
 
-    def check(self, trace):
-        """What holds of every trace of the job."""
+    def check_actors(self, trace):
+        """Each actor of the plan has a track, with a slice for each time that it runs; returns by
+        device the names of the groups of tracks and how many tracks they have."""
         phases = self.phases()
+        groups = collections.defaultdict(collections.Counter)
         actors = collections.Counter()  # by phase
         for track, slices in trace.slices.items():
             path = trace.path(track)
@@ -172,6 +183,7 @@ class PerfettoTraceTest(unittest.TestCase):
                 continue
             # process, stage, device, group, actor or floating phase; a lane runs several phases
             if len(path) == 5:
+                groups[path[2]][path[3]] += 1
                 name = path[4]
                 if path[3] != "floating phases":
                     name = re.fullmatch("In phase (.*)", trace.descriptions[track]).group(1)
@@ -182,7 +194,12 @@ class PerfettoTraceTest(unittest.TestCase):
             self.assertEqual(dict(steps),
                              {i + 1: len(slices) // STEPS for i in range(STEPS)}, path)
         self.assertEqual(actors, {phase: count for phase, (_, count) in phases.items()})
+        return groups
 
+    def skew_ns(self, trace):
+        """Half of the difference between the fastest messages in both directions. A skew of clocks
+        adds to the times in one direction what it takes from those in the other; so does a process
+        that waits for a core, so that this is at least the skew."""
         # Each message goes from a send of one device to a receive of the other.
         self.assertGreater(len(trace.flow_begins), 0)
         self.assertEqual(trace.flow_begins.keys(), trace.flow_ends.keys())
@@ -195,13 +212,27 @@ class PerfettoTraceTest(unittest.TestCase):
             self.assertEqual(send[3].get("microbatch"), receive[3].get("microbatch"))
             way = trace.device(source), trace.device(destination)
             fastest_ns[way] = min(fastest_ns[way], receive[2] - send[1])
-        # A skew of clocks adds to the times in one direction what it takes from those in the other.
         self.assertEqual(len(fastest_ns), 2, fastest_ns)
         there, back = fastest_ns.values()
-        self.assertGreater(min(there, back), -50_000)
-        skew_ns = abs(there - back) / 2
+        skew_ns = max(abs(there - back) / 2, -there, -back)  # a receive ends after its send begins
         print(f"{self.id()}: clock skew {skew_ns / 1000:.1f} us", file=sys.stderr)
-        self.assertLess(skew_ns, 50_000)
+        return skew_ns
+
+    def check(self, make_trace):
+        """What holds of every trace of the job that make_trace returns the file of. Of a few traces,
+        the least skew counts, which is the nearest to that of the clocks."""
+        trace = Trace(make_trace())
+        skew_ns = self.skew_ns(trace)
+        for _ in range(MORE_TRACES):
+            if skew_ns < MAX_SKEW_NS:
+                break
+            trace = Trace(make_trace())
+            skew_ns = min(skew_ns, self.skew_ns(trace))
+        self.assertLess(skew_ns, MAX_SKEW_NS)
+        groups = self.check_actors(trace)
+        for device in ("device 0", "device 1"):
+            self.assertGreater(groups[device]["sends"], 0)
+            self.assertGreater(groups[device]["receives"], 0)
 
         counters = [trace.path(track)[-1] for track in trace.counters]
         for name in ("bytes in channel registers", "communications under way",
@@ -223,14 +254,31 @@ class PerfettoTraceTest(unittest.TestCase):
                 self.assertGreater(min(value for _, value in samples), 1_000_000)
             else:
                 self.assertEqual(samples[-1][1], 0, trace.path(track))
+        return trace
 
-    def test_every_actor_of_two_processes_is_there(self):
+    def run_processes(self):
         subprocess.run([PENSTOCK, "run", self.job, "--procs", "2", "--trace", self.file],
                        check=True, capture_output=True, timeout=120)
-        trace = Trace(self.file)
-        self.check(trace)
+        return self.file
+
+    def test_every_actor_of_two_processes_is_there(self):
+        trace = self.check(self.run_processes)
         processes = {trace.path(track)[0] for track in trace.slices}
         self.assertEqual(len([name for name in processes if name.startswith("node ")]), 2)
+
+    def test_collectives_of_two_processes_are_there(self):
+        self.use("dp=2,tp=2")
+        trace = Trace(self.run_processes())
+        groups = self.check_actors(trace)
+        self.assertEqual(sorted(groups), [f"device {d}" for d in range(4)])
+        for device, counts in groups.items():
+            # Those of tp in the layers, and those of dp for the gradients.
+            self.assertGreaterEqual(counts["collectives"], 4, (device, counts))
+        collectives = collections.Counter(
+            trace.device(track) for track, slices in trace.slices.items()
+            if "collectives" in trace.path(track) for _ in slices)
+        self.assertEqual(len(set(collectives.values())), 1, collectives)  # each takes part in all
+        self.assertEqual(trace.flow_begins.keys(), trace.flow_ends.keys())
 
     def test_one_process_and_sampled_steps(self):
         subprocess.run([PENSTOCK, "run", self.job, "--trace", self.file, "--trace-every", "3"],
@@ -254,9 +302,7 @@ class PerfettoTraceTest(unittest.TestCase):
                 if path.startswith(("steps", "critical path"))}
         self.assertEqual(tracks(run), tracks(simulated))
 
-    def test_clocks_that_differ_are_aligned(self):
-        if subprocess.run([*OTHER_CLOCK, "true"], capture_output=True, check=False).returncode != 0:
-            self.skipTest("cannot make a time namespace")
+    def run_in_two_namespaces(self):
         with subprocess.Popen(
                 [PENSTOCK, "run", self.job, "--procs", "2", "--trace", self.file, "--listen",
                  "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -282,8 +328,12 @@ class PerfettoTraceTest(unittest.TestCase):
                 for process in (run, *nodes):
                     process.kill()
                     process.wait()
-        trace = Trace(self.file)
-        self.check(trace)
+        return self.file
+
+    def test_clocks_that_differ_are_aligned(self):
+        if subprocess.run([*OTHER_CLOCK, "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("cannot make a time namespace")
+        trace = self.check(self.run_in_two_namespaces)
         times = [piece[1] for slices in trace.slices.values() for piece in slices]
         self.assertLess(max(times) - min(times), AHEAD_S * 1e9 / 2)
 

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -637,6 +638,32 @@ std::map<std::string, int> CountCase(const Registries& registries, const RandomC
     if (kernel.op == "join_tiles") ++counts[kernel.op];
   }
   return counts;
+}
+
+// The cases say nothing of a plug-in whose operators no device runs in them.
+TEST(PluginPropertyTest, ItsOperatorsRunInManyCasesOfSeveralDevices) {
+  if (!HasPluginUnderTest()) GTEST_SKIP() << "for a plug-in: see tests/support/tested_plugin.h";
+  const Registries registries;
+  std::map<std::string, int64_t> counts;  // of cases
+  for (const OpCase& test : PluginOpCases()) counts[test.op] = 0;
+  for (int64_t i = 0; i < NumCases(); ++i) {
+    const absl::StatusOr<RandomCase> test = MakeRandomCase(registries.ops, FirstSeed() + i);
+    ASSERT_TRUE(test.ok()) << "seed " << FirstSeed() + i << ": " << test.status();
+    const absl::StatusOr<planner::Plan> plan =
+        CompileCase(registries, *test, CompileOptionsOf(registries, *test));
+    ASSERT_TRUE(plan.ok()) << "seed " << FirstSeed() + i << ": " << plan.status();
+    if (plan->devices.size() == 1) continue;
+    for (auto& [op, count] : counts) {
+      count +=
+          std::any_of(plan->kernels.begin(), plan->kernels.end(),
+                      [&op = op](const planner::KernelPlan& kernel) { return kernel.op == op; });
+    }
+  }
+  const auto num_ops = static_cast<int64_t>(counts.size());
+  for (const auto& [op, count] : counts) {
+    EXPECT_GE(count, std::max<int64_t>(NumCases() / (2 * num_ops), 1)) << op;
+    std::cout << op << ": in " << count << " of " << NumCases() << " cases" << std::endl;
+  }
 }
 
 TEST(PropertyCoverageTest, EveryOperatorAndRedistributionOccursOften) {

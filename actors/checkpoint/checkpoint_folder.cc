@@ -51,6 +51,27 @@ absl::Status CreateFolders(const std::string& path) {
   return absl::OkStatus();
 }
 
+// Gives what is at `part` the name `path`, and what has that name, if anything, the name `part`.
+// Returns an error number or 0. Network file systems and some others cannot exchange names: there,
+// the checkpoint of this step has none of its names for a moment, in which a crash loses it.
+int Exchange(const std::string& part, const std::string& path, const std::string& aside) {
+  std::error_code error;
+  const unsigned int flags = fs::exists(path, error) ? RENAME_EXCHANGE : 0;
+  if (renameat2(AT_FDCWD, part.c_str(), AT_FDCWD, path.c_str(), flags) == 0) return 0;
+  const int refused = errno;
+  if (flags == 0 || (refused != EINVAL && refused != ENOSYS && refused != EOPNOTSUPP)) {
+    return refused;
+  }
+  if (rename(path.c_str(), aside.c_str()) != 0) return errno;
+  if (rename(part.c_str(), path.c_str()) != 0) {
+    const int failed = errno;
+    (void)rename(aside.c_str(), path.c_str());
+    return failed;
+  }
+  (void)rename(aside.c_str(), part.c_str());  // or else the next run removes it
+  return 0;
+}
+
 }  // namespace
 
 CheckpointFolder::CheckpointFolder(std::string path, int64_t keep)
@@ -148,12 +169,9 @@ absl::StatusOr<std::string> CheckpointFolder::Commit(int64_t step) {
   std::string path = PathOf(path_, step);
   absl::Status status = SyncFolder(part);
   if (status.ok()) {
-    std::error_code error;
     // A checkpoint of the same step gives way at once; it is then the one to be removed.
-    const unsigned int flags = fs::exists(path, error) ? RENAME_EXCHANGE : 0;
-    if (renameat2(AT_FDCWD, part.c_str(), AT_FDCWD, path.c_str(), flags) != 0) {
-      status = FileError(path, "cannot be renamed from " + part, errno);
-    }
+    const int error = Exchange(part, path, StrCat(path_, "/", kOld, NameOf(step), "-", id_));
+    if (error != 0) status = FileError(path, "cannot be renamed from " + part, error);
   }
   if (!status.ok()) {
     Abandon(step);

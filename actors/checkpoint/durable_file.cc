@@ -47,6 +47,7 @@ absl::Status DurableFile::WriteAt(uint64_t offset, const void* bytes, uint64_t n
         pwrite(fd_, from, std::min(num_bytes, kMaxWrite), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return FileError(path_, "cannot be written", errno);
+    if (count == 0) return FileError(path_, "cannot be written", EIO);  // it would be so for ever
     from += count;
     offset += static_cast<uint64_t>(count);
     num_bytes -= static_cast<uint64_t>(count);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <string>
@@ -34,6 +35,7 @@ struct Event {
 };
 
 std::vector<Event>* recorded = nullptr;  // those of a test; null: none runs
+bool is_exchange_refused = false;        // as on a network file system
 
 std::string PathOf(int fd) {
   std::error_code error;
@@ -80,6 +82,10 @@ int rename(const char* from, const char* to) noexcept {
 int renameat2(int from_folder, const char* from, int to_folder, const char* to,
               unsigned int flags) noexcept {
   static auto* const next = Next("renameat2", &renameat2);
+  if (is_exchange_refused && (flags & RENAME_EXCHANGE) != 0) {
+    errno = EINVAL;
+    return -1;
+  }
   return Record(next(from_folder, from, to_folder, to, flags), Call::kRename,
                 PathAt(from_folder, from), PathAt(to_folder, to));
 }
@@ -223,6 +229,36 @@ TEST_F(DurableOrderTest, ACheckpointOfTheSameStepIsReplaced) {
         return event.call == Call::kRemove && IsIn(event.path, part);
       });
   EXPECT_GE(num_removed, 3);  // the files of the one before
+}
+
+// By three renames, and what is removed is what was there before.
+TEST_F(DurableOrderTest, ACheckpointOfTheSameStepIsReplacedWhereNamesCannotBeExchanged) {
+  is_exchange_refused = true;
+  std::string part;
+  WriteTwo(1, &part);
+  is_exchange_refused = false;
+  const std::string path = CheckpointFolder::PathOf(path_, 1);
+  const size_t aside = Find(Call::kRename, path);
+  const size_t renamed = Find(Call::kRename, part);
+  ASSERT_LT(renamed, events_.size());
+  EXPECT_LT(aside, renamed);
+  EXPECT_EQ(events_[renamed].to, path);
+  EXPECT_TRUE(IsSyncedBetween(part, 0, aside));
+  const size_t synced = Find(Call::kSync, path_, renamed);
+  int num_removed = 0;
+  for (size_t i = 0; i < events_.size(); ++i) {
+    if (events_[i].call != Call::kRemove) continue;
+    EXPECT_GT(i, synced) << events_[i].path;
+    num_removed += IsIn(events_[i].path, part);
+  }
+  EXPECT_GE(num_removed, 3);  // its files
+  EXPECT_EQ(*CheckpointFolder::Steps(path_), std::vector<int64_t>({1}));
+  EXPECT_TRUE(Checkpoint::Open(path).ok());
+  int num_left = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+    num_left += entry.path().filename() != ".lock";
+  }
+  EXPECT_EQ(num_left, 1);
 }
 
 TEST_F(DurableOrderTest, NewFoldersLieOnTheDisk) {

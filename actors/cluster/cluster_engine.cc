@@ -55,6 +55,7 @@ ClusterEngine::ClusterEngine(std::shared_ptr<ClusterAccess> access, control::Con
           options.num_processes > 0 ? std::min(options.num_processes, supervisor.num_processes())
                                     : supervisor.num_processes(),
           observer, supervisor.process_devices(), options.first_step)),
+      inspector_(std::make_shared<ClusterInspector>(access_, session_)),
       calls_(loop, supervisor, session_->num_processes()) {}
 
 // --- Opening and stopping ------------------------------------------------------------------------

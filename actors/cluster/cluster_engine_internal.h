@@ -55,9 +55,8 @@ class ClusterEngine final : public Engine {
 
   void Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers) override;
   std::vector<WaitDescription> Describe(absl::Duration timeout) override;
-  std::shared_ptr<Inspector> inspector() const override {
-    return std::make_shared<ClusterInspector>(access_, session_);
-  }
+  // The same each time.
+  std::shared_ptr<Inspector> inspector() const override { return inspector_; }
   absl::Status ReadState(const planner::StatePlan& state, Tensor* value) override;
   absl::Status WriteState(const planner::StatePlan& state, const Tensor& value) override;
   absl::StatusOr<std::shared_ptr<const KeptStates>> KeepStates(
@@ -115,6 +114,7 @@ class ClusterEngine final : public Engine {
   const absl::Duration stop_timeout_;
   const OnCollectives on_collectives_;
   const std::shared_ptr<ClusterSession> session_;
+  const std::shared_ptr<ClusterInspector> inspector_;
   const NodeCalls calls_;
   uint64_t trace_capacity_ = 0;         // events a device
   std::vector<ClockAlignment> clocks_;  // of each node of the session, with a trace

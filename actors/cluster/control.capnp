@@ -318,6 +318,7 @@ struct JobStatus {
   roots @16 :List(UInt32);
   cycles @17 :List(List(UInt32));
   microbatches @18 :Int64;
+  session @19 :UInt64;
 
   struct Process {
     rank @0 :UInt32;

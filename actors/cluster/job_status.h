@@ -32,6 +32,9 @@ struct JobStatus {
   int64_t pid = 0;       // likewise
   std::string activity;  // "training", "loading", ...
   std::string note;      // why there are no devices; empty: there are
+  // Whose devices these are, counted from 1: times and counts of devices are those of one session,
+  // and of two looks can be compared where it is the same. 0: there are no devices.
+  uint64_t session = 0;
   int64_t steps_done = 0;
   int64_t steps = 0;                                       // of the job
   int64_t microbatches = 1;                                // of a step

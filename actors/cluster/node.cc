@@ -142,12 +142,22 @@ control::StatusPromise Join(ControlLoop& loop, const NodeOptions& options, const
 std::unique_ptr<StatusPort> OpenStatusPort(const NodeOptions& options, ControlLoop& loop,
                                            NodeAgent& agent) {
   if (options.status_socket.empty()) return nullptr;
-  auto answers = std::make_shared<StatusAnswers>([&loop, &agent]() -> absl::StatusOr<JobStatus> {
-    const auto status = std::make_shared<JobStatus>();
-    RETURN_IF_ERROR(loop.Await([&agent, status] { return agent.AskStatus(status); }, kStatusTimeout,
-                               "the answer of the coordinator"));
-    return std::move(*status);
-  });
+  auto answers = std::make_shared<StatusAnswers>(
+      [&loop, &agent, coordinator = agent.CoordinatorName()]() -> absl::StatusOr<JobStatus> {
+        const auto status = std::make_shared<JobStatus>();
+        const absl::Status asked = loop.Await([&agent, status] { return agent.AskStatus(status); },
+                                              kStatusTimeout, "the answer of the coordinator");
+        // Whoever asks sees by the code that it is not this process that does not answer.
+        if (absl::IsDeadlineExceeded(asked)) {
+          return absl::AbortedError(
+              StrCat(coordinator, " has not answered this node of the job (pid ", getpid(),
+                     ") for ", absl::FormatDuration(kStatusTimeout),
+                     ": look whether it is stopped (kill -CONT PID continues it), "
+                     "and at its host and network"));
+        }
+        RETURN_IF_ERROR(asked);
+        return std::move(*status);
+      });
   absl::StatusOr<std::unique_ptr<StatusPort>> port =
       StatusPort::Open(options.status_socket, std::move(answers));
   if (port.ok()) return *std::move(port);

@@ -68,10 +68,13 @@ control::StatusPromise NodeAgent::Join(kj::Own<kj::AsyncIoStream> stream, const 
       }));
 }
 
+std::string NodeAgent::CoordinatorName() const {
+  return coordinator_.empty() ? "the coordinator" : StrCat("the coordinator (", coordinator_, ")");
+}
+
 void NodeAgent::EndAlone(std::string_view what) {
-  const std::string who = coordinator_.empty() ? "" : StrCat("(", coordinator_, ") ");
   const std::string hint = resume_hint_.empty() ? "" : StrCat("; ", resume_hint_);
-  End(absl::UnavailableError(StrCat("the coordinator ", who, what, hint)), /*is_orphan=*/true);
+  End(absl::UnavailableError(StrCat(CoordinatorName(), " ", what, hint)), /*is_orphan=*/true);
 }
 
 void NodeAgent::OnPing(uint32_t silence_ms) {

@@ -57,6 +57,8 @@ class NodeAgent {
   absl::Status Run();
   void CloseSessions() { sessions_.CloseAll(); }
 
+  // "the coordinator (pid 4711 on host-a)". Once Join has ended.
+  std::string CoordinatorName() const;
   // Loop's thread, between Join and Disconnect. Asks the coordinator what the job does.
   control::StatusPromise AskStatus(std::shared_ptr<JobStatus> result);
 
@@ -88,7 +90,7 @@ class NodeAgent {
   kj::Promise<void> listen_ = nullptr;
   uint32_t silence_ms_ = 0;  // 0: it has not joined
   kj::TimePoint last_ping_ = kj::origin<kj::TimePoint>();
-  std::string coordinator_;  // "pid 4711 on host-a"; empty: it has not said
+  std::string coordinator_;  // "pid 4711 on host-a"; empty: it has not said. Set by Join
   std::string resume_hint_;
 };
 

@@ -31,7 +31,8 @@ class StatusClient {
   StatusClient(const StatusClient&) = delete;
   StatusClient& operator=(const StatusClient&) = delete;
 
-  // kUnavailable: nobody listens there; kDeadlineExceeded: the job's process does not answer.
+  // kUnavailable: nobody listens there; kDeadlineExceeded: the process there does not answer;
+  // kAborted: it is a node, which answers, but the job's coordinator does not.
   absl::StatusOr<JobStatus> Ask(const StatusAddress& address, absl::Duration timeout);
 
  private:

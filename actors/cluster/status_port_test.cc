@@ -37,6 +37,7 @@ JobStatus SomeStatus() {
   status.host = "host-a";
   status.pid = 4711;
   status.activity = "training";
+  status.session = 3;
   status.steps_done = 7;
   status.steps = 50;
   status.microbatches = 4;
@@ -132,6 +133,7 @@ TEST_F(StatusPortTest, TellsAllOfTheStatus) {
   EXPECT_EQ(status->pid, expected.pid);
   EXPECT_EQ(status->activity, expected.activity);
   EXPECT_EQ(status->note, "");
+  EXPECT_EQ(status->session, 3u);
   EXPECT_EQ(status->steps_done, 7);
   EXPECT_EQ(status->steps, 50);
   EXPECT_EQ(status->microbatches, 4);

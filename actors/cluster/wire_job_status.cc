@@ -139,6 +139,7 @@ void WriteJobStatus(const actors::JobStatus& status, JobStatus::Builder builder)
   builder.setPid(status.pid);
   builder.setActivity(Cut(status.activity).c_str());
   builder.setNote(Cut(status.note).c_str());
+  builder.setSession(status.session);
   builder.setStepsDone(status.steps_done);
   builder.setSteps(status.steps);
   builder.setMicrobatches(status.microbatches);
@@ -196,6 +197,7 @@ absl::StatusOr<actors::JobStatus> ReadJobStatus(JobStatus::Reader reader) {
   status.pid = reader.getPid();
   status.activity = ReadText(reader.getActivity());
   status.note = ReadText(reader.getNote());
+  status.session = reader.getSession();
   status.steps_done = reader.getStepsDone();
   status.steps = reader.getSteps();
   status.microbatches = std::max<int64_t>(reader.getMicrobatches(), 1);
