@@ -52,6 +52,47 @@ class Changes {
   std::vector<UseSample> changes_;
 };
 
+// Bytes of an arena that a value has for a while.
+struct Occupied {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  Interval interval;
+};
+
+// How many bytes have a value, over time. Values share bytes within a phase, of which only the
+// whole time is known: then these count once.
+std::vector<UseSample> BytesOccupied(std::vector<Occupied> occupied) {
+  std::vector<uint64_t> bounds;
+  for (const Occupied& some : occupied) bounds.insert(bounds.end(), {some.begin, some.end});
+  std::sort(bounds.begin(), bounds.end());
+  bounds.erase(std::unique(bounds.begin(), bounds.end()), bounds.end());
+  std::vector<std::vector<Interval>> intervals(bounds.size());  // from each bound to the next
+  const auto index_of = [&bounds](uint64_t bound) {
+    return std::lower_bound(bounds.begin(), bounds.end(), bound) - bounds.begin();
+  };
+  for (const Occupied& some : occupied) {
+    for (auto i = index_of(some.begin); i < index_of(some.end); ++i) {
+      intervals[i].push_back(some.interval);
+    }
+  }
+  Changes bytes;
+  for (size_t i = 0; i + 1 < bounds.size(); ++i) {
+    std::vector<Interval>& list = intervals[i];
+    std::sort(list.begin(), list.end(),
+              [](const Interval& a, const Interval& b) { return a.begin_ns < b.begin_ns; });
+    Interval joined;
+    for (const Interval& interval : list) {
+      if (interval.begin_ns > joined.end_ns) {
+        bytes.Add(joined, static_cast<int64_t>(bounds[i + 1] - bounds[i]));
+        joined = interval;
+      }
+      joined.end_ns = std::max(joined.end_ns, interval.end_ns);
+    }
+    bytes.Add(joined, static_cast<int64_t>(bounds[i + 1] - bounds[i]));
+  }
+  return std::move(bytes).Sum();
+}
+
 class DeviceUseFinder {
  public:
   DeviceUseFinder(const planner::Plan& plan, const DevicePlan& device)
@@ -100,9 +141,9 @@ class DeviceUseFinder {
       EdgeUse edge = UseOf(*channel);
       if (!edge.credits_in_use.empty()) use.edges.push_back(std::move(edge));
     }
-    Changes bytes;
-    for (const auto& [reg, channels] : by_register) AddRegister(reg, channels, &bytes);
-    use.channel_bytes = std::move(bytes).Sum();
+    std::vector<Occupied> occupied;
+    for (const auto& [reg, channels] : by_register) AddRegister(reg, channels, &occupied);
+    use.channel_bytes = BytesOccupied(std::move(occupied));
     use.communications = std::move(communications_).Sum();
     return use;
   }
@@ -152,9 +193,9 @@ class DeviceUseFinder {
 
   // The slots of a register that `channels` read, each from when it is filled first.
   void AddRegister(uint32_t reg, const std::vector<const ChannelPlan*>& channels,
-                   Changes* bytes) const {
+                   std::vector<Occupied>* occupied) const {
     const planner::RegisterPlan& plan = device_.registers[reg];
-    if (plan.register_class != planner::RegisterClass::kChannel) return;
+    if (plan.register_class != planner::RegisterClass::kChannel || plan.slots == 0) return;
     std::map<int64_t, Interval> slots;  // by instance at the register's rate
     for (const ChannelPlan* channel : channels) {
       const uint32_t producer = phase_of_actor_[channel->producer];
@@ -174,7 +215,9 @@ class DeviceUseFinder {
       }
     }
     for (const auto& [slot, interval] : slots) {
-      bytes->Add(interval, static_cast<int64_t>(plan.slot_bytes));
+      const uint64_t begin =
+          plan.offset + static_cast<uint64_t>(slot % plan.slots) * plan.slot_bytes;
+      occupied->push_back({begin, begin + plan.slot_bytes, interval});
     }
   }
 

@@ -43,7 +43,7 @@ struct EdgeUse {
 struct DeviceUse {
   std::vector<EdgeUse> edges;  // that carry values; without those of which nothing was recorded
   // Of channel registers, each from the start of the phase that fills it to the end of the last one
-  // that reads it.
+  // that reads it. Bytes that several of them have meanwhile count once.
   std::vector<UseSample> channel_bytes;
   // Sends, receives and collectives that were started and not complete.
   std::vector<UseSample> communications;

@@ -94,6 +94,35 @@ TEST(RegisterUseTest, AnAccumulatedRegisterIsHeldFromItsFirstWriter) {
               ElementsAre(UseSample{0, int64_t{kTensorBytes}}, UseSample{9, 0}));
 }
 
+// In a phase, the second value takes the place of the first, whose reader is done with it.
+TEST(RegisterUseTest, BytesThatValuesShareCountOnce) {
+  EnginePlanBuilder b(1);
+  b.AddDevice();
+  const uint32_t first = b.AddRegister(0);
+  const uint32_t second = b.AddRegister(0);
+  const uint32_t out = b.AddRegister(0);
+  b.BeginPhase(0, "F", PhaseKind::kForward);
+  const uint32_t f = b.AddKernel(0, "f", "t.iota", {}, {first});
+  b.BeginPhase(0, "B", PhaseKind::kBackward);
+  const uint32_t g = b.AddKernel(0, "g", "t.affine", {first}, {second});
+  b.BeginPhase(0, "W", PhaseKind::kBackward);
+  const uint32_t w = b.AddKernel(0, "w", "t.affine", {second}, {out});
+  b.AddChannel(0, f, g);
+  b.AddChannel(0, g, w);
+  planner::Plan plan = b.Build();
+  planner::DevicePlan& device = plan.devices[0];
+  device.channels[0].reg = first;
+  device.channels[1].reg = second;
+  const std::vector<TraceEvent> events = {Phase(0, 0, 0, 2), Phase(1, 0, 2, 5), Phase(2, 0, 6, 9)};
+  const int64_t bytes = kTensorBytes;
+  EXPECT_THAT(UseOverTime(plan, events)[0].channel_bytes,
+              ElementsAre(UseSample{0, bytes}, UseSample{2, 2 * bytes}, UseSample{5, bytes},
+                          UseSample{9, 0}));
+  device.registers[second].offset = device.registers[first].offset;
+  EXPECT_THAT(UseOverTime(plan, events)[0].channel_bytes,
+              ElementsAre(UseSample{0, bytes}, UseSample{9, 0}));
+}
+
 TEST(RegisterUseTest, CommunicationsUnderWayAreCounted) {
   EnginePlanBuilder b(1);
   b.AddDevice(0);
