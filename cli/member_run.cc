@@ -73,10 +73,20 @@ absl::Status ApplyOptions(const MemberOptions& options, LaunchMember* member) {
   return absl::OkStatus();
 }
 
-constexpr char kNoKey[] =
-    "launch: the job's key is missing: write one to a file that each process can read (openssl "
-    "rand "
-    "-hex 32 > key; chmod 600 key), and add --key-file";
+std::string NoKey(const LaunchMember& member) {
+  const std::string started = member.starter.empty()
+                                  ? ""
+                                  : StrCat(member.starter, " has started this as one of ",
+                                           Counted(member.size, "process", "es"), ", and ");
+  const char* const by_srun = member.starter == "srun"
+                                  ? "; `srun --mpi=pmix` passes one on. To start nodes from this "
+                                    "shell, add --launcher slurm"
+                                  : "";
+  return StrCat("launch: ", started,
+                "the job's key is missing: write one to a file that each process can read (openssl "
+                "rand -hex 32 > key; chmod 600 key), and add --key-file",
+                by_srun);
+}
 
 bool HasKey(const MemberOptions& options) {
   return !options.key_file.empty() || !EnvironmentVariable("PENSTOCK_KEY").empty();
@@ -89,7 +99,7 @@ absl::StatusOr<std::unique_ptr<MemberBoard>> FindBoard(const Environment& enviro
                                                        LaunchMember* member) {
   const bool has_key = HasKey(options);
   if (!options.rendezvous.empty()) {
-    if (!has_key) return absl::InvalidArgumentError(kNoKey);
+    if (!has_key) return absl::InvalidArgumentError(NoKey(*member));
     ASSIGN_OR_RETURN(EtcdAccess access, EtcdAccessOf(EnvironmentVariable));
     ASSIGN_OR_RETURN(std::unique_ptr<EtcdBoard> etcd,
                      EtcdBoard::Create(options.rendezvous, std::move(access),
@@ -112,7 +122,7 @@ absl::StatusOr<std::unique_ptr<MemberBoard>> FindBoard(const Environment& enviro
     RETURN_IF_ERROR(WithRendezvousStatus(pmix.status()));
     return *std::move(pmix);
   }
-  if (has_address) return absl::InvalidArgumentError(kNoKey);
+  if (has_address) return absl::InvalidArgumentError(NoKey(*member));
   return absl::InvalidArgumentError(
       StrCat("launch: ", member->starter,
              " does not say where rank 0 is, and there is no PMIx server: set MASTER_ADDR and "
