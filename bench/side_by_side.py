@@ -10,9 +10,14 @@ in the time of its steps; what other threads of it take slows both jobs, and sho
 
 import json
 import os
+import pathlib
+import statistics
 import subprocess
 import threading
 import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PENSTOCK = os.environ.get("PENSTOCK", str(ROOT / "build/bin/penstock"))
 
 
 class Failure(Exception):
@@ -99,7 +104,39 @@ def compare(start_first, start_second, skip, second_starts=False):
                 job.kill()
     begin = max(job.done[skip - 1] for job in jobs)
     end = min(job.done[-1] for job in jobs)
+    if end <= begin:
+        raise Failure("the two jobs hardly ran at the same time: more steps are needed")
     steps = [job.steps_until(end) - job.steps_until(begin) for job in jobs]
     per_step = [seconds / len(job.done) for seconds, job in zip(processor, jobs)]
     return {"step_s": (end - begin) / steps[0], "step": steps[0] / steps[1],
             "processor_s": per_step[0], "processor": per_step[1] / per_step[0]}
+
+
+def summary(rounds):
+    """Of what compare gave for each: "time of a step 1.003 (0.982 to 1.031), processor time ...", the
+    medians with the rounds that were the least and the largest."""
+    return ", ".join(f"{name} {statistics.median(values):.4f} ({min(values):.4f} to {max(values):.4f})"
+                     for name, values in (("time of a step", [found["step"] for found in rounds]),
+                                          ("processor time", [found["processor"] for found in rounds])))
+
+
+def parse(parser, steps):
+    """The options, with those that all comparisons have."""
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--skip", type=int, default=5, help="first steps, which are not compared")
+    parser.add_argument("--procs", type=int, default=2)
+    parser.add_argument("--set", action="append", default=[])
+    options = parser.parse_args()
+    if not 0 < options.skip < options.steps:
+        parser.error("--skip must lie between 0 and --steps")
+    return options
+
+
+def demo(options, more_steps=0):
+    """The command that runs the demo, of training steps alone, and prints each step."""
+    command = [PENSTOCK, "run", str(ROOT / "examples/gpt/demo.toml"), "--json", "--procs", str(options.procs)]
+    for setting in (f"train.steps={options.steps + more_steps}", "train.validation_sequences=0",
+                    "train.log_every=1", "sample.bytes=0", *options.set):
+        command += ["--set", setting]
+    return command

@@ -28,7 +28,8 @@ namespace {
 
 // Between two looks; that of --once depends on the job.
 constexpr double kIntervalSeconds = 1;
-// Of --once: a job that validates goes from one session to another and back.
+// Rates need two looks at the same session. Where a validation begins or ends between them, --once
+// looks again, up to so many times in all.
 constexpr int kMaxLooks = 4;
 // Lines above and below the devices.
 constexpr int kOtherLines = 10;

@@ -156,6 +156,10 @@ std::vector<std::string> CoordinatorHosts(std::ostream& err,
     absl::StatusOr<std::thread> thread =
         StartThread("the addresses of hosts", [lookups] { lookups->Work(); });
     if (!thread.ok()) break;
+    // One that the timeout leaves behind may still run when the process ends, which does not wait
+    // for it. It then waits in getaddrinfo(), which uses nothing of this program, or for `ssh -G`,
+    // which connects to nobody and ends by itself; OutputOf() kills it after ten seconds only while
+    // this process lives. What else the thread uses, it shares ownership of.
     thread->detach();
     has_threads = true;
   }

@@ -16,7 +16,7 @@ int64_t Raise(int64_t now, int64_t* last) {
 }  // namespace
 
 void DeviceTotals::Add(uint64_t session, const planner::Plan& plan,
-                       const std::vector<actors::DeviceSnapshot>& devices, absl::Time now) {
+                       const std::vector<actors::DeviceSnapshot>& devices, int64_t now_ns) {
   std::vector<Counts>& last = last_[session];
   last.resize(std::max(last.size(), devices.size()));
   for (uint32_t d = 0; d < devices.size(); ++d) {
@@ -27,9 +27,9 @@ void DeviceTotals::Add(uint64_t session, const planner::Plan& plan,
     if (is_new) {
       total.device.device = d;
       total.device.stage = d < plan.devices.size() ? plan.devices[d].stage : 0;
-      total.begin = now - absl::Nanoseconds(state.age_ns);
+      total.begin_ns = now_ns - state.age_ns;
     }
-    total.seen = now;
+    total.seen_ns = now_ns;
     total.device.busy_ns += Raise(state.age_ns - state.idle_ns, &last[d].busy_ns);
     total.device.collective_ns += Raise(state.collective_ns, &last[d].collective_ns);
     total.device.transfer_ns += Raise(state.transfer_ns, &last[d].transfer_ns);
@@ -37,14 +37,14 @@ void DeviceTotals::Add(uint64_t session, const planner::Plan& plan,
   }
 }
 
-std::vector<DeviceTotals::Device> DeviceTotals::Read(absl::Time now, bool is_idle) {
+std::vector<DeviceTotals::Device> DeviceTotals::Read(int64_t now_ns, bool is_idle) {
   std::vector<Device> devices;
   for (auto& [index, total] : totals_) {
     Device& device = total.device;
-    if (is_idle) total.seen = now;
+    if (is_idle) total.seen_ns = now_ns;
     // Not the sum of what sessions call idle: one that waits while another runs is idle, too.
-    const int64_t rest = absl::ToInt64Nanoseconds(total.seen - total.begin) - device.busy_ns -
-                         device.collective_ns - device.transfer_ns;
+    const int64_t rest =
+        total.seen_ns - total.begin_ns - device.busy_ns - device.collective_ns - device.transfer_ns;
     device.nothing_ns = std::max(device.nothing_ns, rest);
     devices.push_back(device);
   }

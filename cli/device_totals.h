@@ -10,8 +10,6 @@
 #include <map>
 #include <vector>
 
-#include "absl/time/time.h"
-
 #include "actors/engine/device_snapshot.h"
 #include "planner/plan/plan.h"
 
@@ -32,17 +30,18 @@ class DeviceTotals {
     int64_t microbatches = 0;
   };
 
-  // What the devices of a session were seen to have done at `now`. A session is added as often as
-  // it is looked at; while several are there, all of them before a Read.
+  // What the devices of a session were seen to have done at `now_ns`, as SteadyClock tells it: the
+  // clock of the system may be set, and times would no longer add up. A session is added as often
+  // as it is looked at; while several are there, all of them before a Read.
   void Add(uint64_t session, const planner::Plan& plan,
-           const std::vector<actors::DeviceSnapshot>& devices, absl::Time now);
+           const std::vector<actors::DeviceSnapshot>& devices, int64_t now_ns);
 
   // Says that the session will not be added again.
   void End(uint64_t session) { last_.erase(session); }
 
-  // Of the devices that have been seen, by index. `is_idle`: no session is there at `now`, as while
-  // the model is loaded for a sample, and the time since the last look was idle time.
-  std::vector<Device> Read(absl::Time now, bool is_idle);
+  // Of the devices that have been seen, by index. `is_idle`: no session is there at `now_ns`, as
+  // while the model is loaded for a sample, and the time since the last look was idle time.
+  std::vector<Device> Read(int64_t now_ns, bool is_idle);
 
  private:
   // The part that sessions count.
@@ -54,8 +53,8 @@ class DeviceTotals {
   };
   struct Total {
     Device device;
-    absl::Time begin;
-    absl::Time seen;
+    int64_t begin_ns = 0;
+    int64_t seen_ns = 0;
   };
 
   std::map<uint64_t, std::vector<Counts>> last_;  // by session and device: the largest so far

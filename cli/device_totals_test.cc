@@ -1,5 +1,6 @@
 #include "cli/device_totals.h"
 
+#include <cstdint>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -31,7 +32,7 @@ class DeviceTotalsTest : public ::testing::Test {
     plan_.devices[0].stage = 3;
   }
 
-  static absl::Time At(int64_t seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
+  static int64_t At(int64_t seconds) { return seconds * kSecond; }
 
   DeviceTotals::Device ReadAt(int64_t seconds, bool is_idle = false) {
     const std::vector<DeviceTotals::Device> devices = totals_.Read(At(seconds), is_idle);

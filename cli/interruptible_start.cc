@@ -23,7 +23,7 @@ InterruptibleStart::InterruptibleStart(Interrupts& interrupts, std::string where
     : interrupts_(interrupts), where_(std::move(where)) {
   interrupts_.SetStart(Interrupts::Start{
       .where = where_,
-      .who_misses =
+      .describe_missing =
           [this, places = std::move(places), ranks_of_node] {
             std::vector<uint32_t> ranks;
             for (const uint32_t node : start_.MissingRanks()) {
@@ -36,14 +36,18 @@ InterruptibleStart::InterruptibleStart(Interrupts& interrupts, std::string where
           },
       .cancel = [this](const absl::Status& cause) { start_.Cancel(cause); },
       .kill = [this] { start_.Kill(); }});
+  // Signals that came when nothing was being started.
+  if (interrupts_.count() > 0) start_.Cancel(interrupts_.ToStatus(where_));
 }
 
 void InterruptibleStart::SetCluster(actors::Cluster& cluster) {
   interrupts_.SetStart(
       Interrupts::Start{.where = where_,
-                        .who_misses = [] { return std::string(); },
+                        .describe_missing = [] { return std::string(); },
                         .cancel = [&cluster](const absl::Status&) { cluster.Kill(); },
                         .kill = [&cluster] { cluster.Kill(); }});
+  // Signals that came when the start had just ended.
+  if (interrupts_.count() > 0) cluster.Kill();
 }
 
 absl::Status InterruptibleStart::WithInterrupt(absl::Status status) const {

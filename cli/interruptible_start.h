@@ -2,14 +2,15 @@
 //
 //   InterruptibleStart start(interrupts, "while the hosts were probed", places);
 //   auto cluster = actors::Cluster::Start({.start = start.cluster_start(), ...});
-//   start.SetCluster(cluster->get());  // until the steps run, it is what they end
+//   start.SetCluster(**cluster);  // until the steps run, it is what they end
 //
-// Thread rule: one thread, which outlives neither the interrupts nor the cluster with it.
+// Thread rule: one thread. The interrupts, and the cluster after SetCluster, outlive it.
 
 #ifndef PENSTOCK_CLI_INTERRUPTIBLE_START_H_
 #define PENSTOCK_CLI_INTERRUPTIBLE_START_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 

@@ -111,7 +111,7 @@ bool Interrupts::HasStart() {
 void Interrupts::Cancel() {
   const absl::MutexLock lock(&start_mutex_);
   if (!start_.has_value()) return;  // it is done
-  start_->cancel(ToStatus(StrCat(start_->where, start_->who_misses())));
+  start_->cancel(ToStatus(StrCat(start_->where, start_->describe_missing())));
 }
 
 void Interrupts::Abort() {
@@ -132,10 +132,9 @@ void Interrupts::Abort() {
 
 // The nodes of a job that runs say that they have lost this process.
 void Interrupts::EndByHangup() {
-  // The abort function may be under way.
-  if (mutex_.TryLock()) {
+  {
+    const absl::MutexLock lock(&mutex_);
     for (const std::string& file : files_) unlink(file.c_str());
-    mutex_.Unlock();
   }
   (void)signal(SIGHUP, SIG_DFL);
   sigset_t hangup;
@@ -178,7 +177,9 @@ void Interrupts::Main() {
     is_late = is_late || becomes_late;
     if (becomes_late && count_ > 0) continue;  // the job ends already
     if (!has_signal && !becomes_late && !is_out_of_time) continue;
-    if (has_signal && info.ssi_signo == SIGHUP && HasAbort()) EndByHangup();
+    // A call of the abort function holds its mutex, and has a bound of its own.
+    const bool is_hangup = has_signal && info.ssi_signo == SIGHUP;
+    if (is_hangup && stage != Stage::kAborting && HasAbort()) EndByHangup();
     if (has_signal || becomes_late) ++count_;
     const bool is_first = count_ == 1 && !is_out_of_time;
     const bool is_gentle = becomes_late || (has_signal && info.ssi_signo == SIGINT);

@@ -1,7 +1,7 @@
 // Signals that end a run, from its beginning on. What the first one does depends on what is under
 // way:
 //
-//   start of processes  it is cancelled, in order; so do SIGTERM, SIGHUP and a time limit
+//   start of processes  Ctrl-C, SIGTERM, SIGHUP and a time limit cancel it in order
 //   steps               Ctrl-C lets the step under way end, for a moment; SIGTERM ends the job at
 //                       once, and SIGHUP this process, as if nobody took it: its nodes notice
 //   all else            the process ends, with a message that says what was under way
@@ -43,8 +43,9 @@ class Interrupts {
  public:
   // A start of processes that can be cancelled.
   struct Start {
-    std::string where;                        // "while the hosts were probed"
-    std::function<std::string()> who_misses;  // ": node2 (rank 1) is missing"; empty: not known
+    std::string where;  // "while the hosts were probed"
+    std::function<std::string()>
+        describe_missing;  // "; missing: node2 (rank 1)"; empty: none known
     std::function<void(const absl::Status& cause)> cancel;  // does not wait for the end
     std::function<void()> kill;                             // at once
   };

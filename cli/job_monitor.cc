@@ -8,6 +8,7 @@
 #include "cli/status_sockets.h"
 
 #include "actors/cluster/job_key.h"
+#include "base/device.h"
 #include "base/machine.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -120,7 +121,7 @@ absl::StatusOr<actors::EngineSnapshot> JobMonitor::Inspect(const Followed& follo
   absl::StatusOr<actors::EngineSnapshot> snapshot = followed.inspector->Inspect(kLookTimeout);
   if (!snapshot.ok()) return snapshot;
   const absl::MutexLock lock(&totals_mutex_);
-  totals_.Add(followed.number, *followed.plan, snapshot->devices, absl::Now());
+  totals_.Add(followed.number, *followed.plan, snapshot->devices, SteadyClock().NowNs());
   return snapshot;
 }
 
@@ -147,13 +148,19 @@ void JobMonitor::SetRate(int64_t steps_done, double step_s, double tokens_per_s)
 
 absl::StatusOr<JobMetrics> JobMonitor::LookForMetrics() {
   JobMetrics metrics;
-  ASSIGN_OR_RETURN(metrics.status, Look());
+  bool is_idle = false;
+  metrics.status = LookOnce(&is_idle);
   const absl::MutexLock lock(&totals_mutex_);
-  metrics.devices = totals_.Read(absl::Now(), /*is_idle=*/metrics.status.session == 0);
+  metrics.devices = totals_.Read(SteadyClock().NowNs(), is_idle);
   return metrics;
 }
 
 absl::StatusOr<actors::JobStatus> JobMonitor::Look() {
+  bool is_idle = false;
+  return LookOnce(&is_idle);
+}
+
+actors::JobStatus JobMonitor::LookOnce(bool* is_idle) {
   actors::JobStatus status;
   const absl::ReaderMutexLock sessions_lock(&sessions_mutex_);
   {
@@ -161,7 +168,8 @@ absl::StatusOr<actors::JobStatus> JobMonitor::Look() {
     status = status_;
   }
   status.age_s = absl::ToDoubleSeconds(absl::Now() - begin_);
-  if (followed_.empty()) {
+  *is_idle = followed_.empty();
+  if (*is_idle) {
     status.note = StrCat("the job is ", status.activity, ": no devices run its steps now");
     return status;
   }

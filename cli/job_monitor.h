@@ -65,7 +65,8 @@ class JobMonitor {
   const std::shared_ptr<actors::StatusAnswers>& answers() const { return answers_; }
 
  private:
-  // A session that devices work for or did: it has its number as long as it lives.
+  // A session that has been followed. It keeps its number until it ends, also while others are
+  // followed.
   struct Known {
     uint64_t number;
     std::weak_ptr<actors::Inspector> inspector;
@@ -78,6 +79,9 @@ class JobMonitor {
 
   uint64_t NumberOf(const std::shared_ptr<actors::Inspector>& inspector)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(sessions_mutex_);
+  // `is_idle`: whether no session is followed. One that does not answer is not idle: what its
+  // devices do meanwhile is counted once they answer again.
+  actors::JobStatus LookOnce(bool* is_idle);
   // Adds what the devices of a session have done to the totals.
   absl::StatusOr<actors::EngineSnapshot> Inspect(const Followed& followed)
       ABSL_SHARED_LOCKS_REQUIRED(sessions_mutex_);

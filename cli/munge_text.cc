@@ -10,7 +10,6 @@
 #include "absl/strings/numbers.h"
 #include "cli/program_output.h"
 
-#include "actors/cluster/child_process.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
 
@@ -53,8 +52,7 @@ absl::StatusOr<std::string> OpenWithMunge(const std::string& line) {
   const size_t uid = output.text.find(kUid);
   const size_t end = output.text.find("\n\n", uid);
   if (!is_open || uid == std::string::npos || end == std::string::npos) {
-    return absl::UnavailableError(StrCat("unmunge ", actors::DescribeWaitStatus(output.wait_status),
-                                         ": ", output.text.substr(0, 200)));
+    return FailureOf(output);
   }
   uint32_t user = 0;
   const std::string_view text = output.text;
@@ -67,7 +65,12 @@ absl::StatusOr<std::string> OpenWithMunge(const std::string& line) {
 }
 
 KeySeal SealOfAllocation() {
-  if (std::getenv("SLURM_JOB_ID") == nullptr || !SealWithMunge("test").ok()) return nullptr;
+  if (std::getenv("SLURM_JOB_ID") == nullptr) return nullptr;
+  // Hosts of a cluster have the same munge: where what it makes cannot be opened here, such as by
+  // an older `unmunge` without these options, the others could not open the key.
+  constexpr char kTest[] = "test";
+  const absl::StatusOr<std::string> sealed = SealWithMunge(kTest);
+  if (!sealed.ok() || OpenWithMunge(*sealed).value_or("") != kTest) return nullptr;
   return SealWithMunge;
 }
 

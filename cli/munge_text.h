@@ -29,7 +29,8 @@ bool IsSealedWithMunge(std::string_view line);
 // one. An error says why it cannot be opened.
 absl::StatusOr<std::string> OpenWithMunge(const std::string& line);
 
-// SealWithMunge, inside an allocation of Slurm where munge works; null elsewhere.
+// SealWithMunge, inside an allocation of Slurm where a text that it seals can be opened again; null
+// elsewhere.
 KeySeal SealOfAllocation();
 // How the job's key travels to nodes at these places: through srun and mpirun as SealOfAllocation
 // has it. Null: as it is, through ssh, or not at all.

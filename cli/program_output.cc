@@ -62,15 +62,19 @@ absl::StatusOr<ProgramOutput> EndOf(std::vector<std::string> arguments, const st
     return absl::DeadlineExceededError(
         StrCat(program, " has not answered within ", absl::FormatDuration(kProgramTimeout)));
   }
-  return ProgramOutput{std::move(output), *status};
+  return ProgramOutput{program, std::move(output), *status};
+}
+
+absl::Status FailureOf(const ProgramOutput& output) {
+  return absl::UnavailableError(StrCat(output.program, " ",
+                                       actors::DescribeWaitStatus(output.wait_status), ": ",
+                                       output.text.substr(0, 200)));
 }
 
 absl::StatusOr<std::string> OutputOf(std::vector<std::string> arguments, const std::string& input) {
-  const std::string program = arguments[0];
   ASSIGN_OR_RETURN(ProgramOutput output, EndOf(std::move(arguments), input));
   if (output.wait_status == 0) return std::move(output.text);
-  return absl::UnavailableError(StrCat(program, " ", actors::DescribeWaitStatus(output.wait_status),
-                                       ": ", output.text.substr(0, 200)));
+  return FailureOf(output);
 }
 
 }  // namespace penstock::cli

@@ -1,10 +1,11 @@
 """What becomes of a job when something of it dies, under Slurm and mpirun: a node, a host that the network
 no longer reaches, the program that has started a node, the coordinator, and the terminal of the job.
-Whoever is left names the death within 4 s and ends, so that nothing stays behind on any host.
+Whoever is left names the death, within 4 s where nothing else runs on the machine, and ends, so that
+nothing stays behind on any host.
 
 Slurm and mpirun start nodes for `launch`, or they start `launch` itself as *members*; see
-member_deaths_test.py for members that others have started. Hosts are network namespaces. What the system lacks is skipped: see why_not
-of tests/support. PENSTOCK_COMMAND names the command (default: build/bin/penstock).
+member_deaths_test.py for members that others have started. Hosts are network namespaces. What the
+system lacks is skipped: see why_not of tests/support. PENSTOCK_COMMAND names the command (default: build/bin/penstock).
 """
 
 import os
@@ -25,6 +26,7 @@ from tests.support.deaths import SHARED_BOUND_S, command_of  # noqa: E402
 from tests.support.launched_job import PATIENCE_S  # noqa: E402
 from tests.support.ssh_server import await_true  # noqa: E402
 from tests.support.two_hosts_deaths import MemberDeaths, TwoHostsDeathTest  # noqa: E402
+
 
 class LaunchDeaths(MemberDeaths):
     """Of tests that have `launch`, too, which starts each node through the program STARTER."""

@@ -67,8 +67,8 @@ class SlurmTest(unittest.TestCase):
         errors = self.run_in_slurm("salloc", "-N", "2", "--ntasks-per-node=2", PENSTOCK, "launch", "--",
                                    self.job, "--json", environment=environment)
         self.assertEqual(errors.count("launch: munge encrypts the job's key on its way to the hosts\n"), 1)
-        # Once on each host.
-        self.assertEqual(opened.read_text(), "opened\n" * 2)
+        # Once on each host; `launch` opens two of its own to see that it can.
+        self.assertEqual(opened.read_text(), "opened\n" * 4)
 
     def test_munge_encrypts_the_key_of_members(self):
         """All nodes of the cluster have one daemon, which opens the same credential for each of them."""
@@ -81,13 +81,16 @@ class SlurmTest(unittest.TestCase):
         self.assertEqual(errors.count("launch: munge encrypts the job's key on its way to the other "
                                       "processes\n"), 1)
         self.assertNotIn("without encryption", errors)
-        self.assertEqual(opened.read_text(), "opened\n" * 3)
+        # By three nodes, and one of its own by rank 0 to see that it can.
+        self.assertEqual(opened.read_text(), "opened\n" * 4)
 
     def test_a_host_without_munge_says_how_the_job_goes_without(self):
-        """Rank 0 finds munge, the others do not."""
+        """munge works for rank 0, not for the others."""
         self.need_munge()
         environment, opened = self.cluster.with_munge()
-        (opened.parent / "programs" / "unmunge").write_text("#!/bin/sh\necho no socket >&2; exit 6\n")
+        unmunge = opened.parent / "programs" / "unmunge"
+        unmunge.write_text('#!/bin/sh\nif [ "$SLURM_PROCID" != 0 ]; then echo no socket >&2; exit 6; fi\n' +
+                           unmunge.read_text())
         done = subprocess.run(["srun", "--mpi=pmix", "--kill-on-bad-exit", "-N", "2", PENSTOCK, "launch",
                                "--", self.job, "--strategy", "dp=2"], capture_output=True, text=True,
                               check=False, timeout=PATIENCE_S, env=environment)
@@ -95,6 +98,14 @@ class SlurmTest(unittest.TestCase):
         self.assertIn("penstock: the job's key cannot be decrypted on this host: unmunge exited with "
                       "status 6: no socket; with --key-file, `penstock launch` does not send it\n",
                       done.stderr)
+
+    def test_where_no_credential_can_be_opened_the_key_is_not_encrypted(self):
+        self.need_munge()
+        environment, opened = self.cluster.with_munge()
+        (opened.parent / "programs" / "unmunge").write_text("#!/bin/sh\necho no socket >&2; exit 6\n")
+        errors = self.run_in_slurm("srun", "--mpi=pmix", "-N", "2", PENSTOCK, "launch", "--", self.job,
+                                   "--strategy", "dp=2", "--json", environment=environment)
+        self.assertIn("without encryption", errors)
 
     def test_a_credential_of_another_user_is_refused(self):
         self.need_munge()

@@ -127,7 +127,6 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const ChildCommand& command) {
   }
   child.exit_fd_ = static_cast<int>(syscall(SYS_pidfd_open, child.pid_, 0));
   if (child.exit_fd_ < 0) return FromErrno("pidfd_open");
-  fcntl(child.exit_fd_, F_SETFD, FD_CLOEXEC);
   return child;
 }
 

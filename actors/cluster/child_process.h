@@ -62,7 +62,7 @@ class ChildProcess {
   int output_fd_ = -1;
   std::optional<int> wait_status_;
   bool is_terminated_ = false;
-  ProcessHandles descendants_;  // when it was asked to end
+  ProcessHandles descendants_;  // recorded by Terminate
 };
 
 // "was killed by signal 9 (Killed)", "exited with status 3".

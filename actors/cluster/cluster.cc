@@ -87,7 +87,7 @@ class Cluster::Impl {
     return AwaitNodes();
   }
 
-  // From now on nobody ends the start any more.
+  // Detaches the hooks. None runs afterwards.
   void EndStart() {
     if (options_.start != nullptr) options_.start->Detach();
   }
@@ -183,7 +183,13 @@ class Cluster::Impl {
                 [this](const absl::Status& cause) {
                   loop_->Post([this, cause] { supervisor_->Fail(cause); });
                 },
-            .kill = [this] { loop_->Post([this] { supervisor_->Kill(); }); },
+            .kill =
+                [this] {
+                  loop_->Post([this] {
+                    supervisor_->Fail(absl::CancelledError("the job was ended"));
+                    supervisor_->Kill();
+                  });
+                },
             .missing_ranks =
                 [this] {
                   const auto members = actors_->membership().List(absl::Seconds(1));

@@ -19,6 +19,7 @@
 
 namespace penstock::actors {
 
+// One start that others may end. May be used for one Cluster::Start.
 class ClusterStart {
  public:
   // Has Cluster::Start return `cause` soon, also one that begins later: nodes that have joined are

@@ -114,17 +114,16 @@ class Agent {
  private:
   // A reader that is cut off or slow must hold up neither the loop nor the nodes.
   void Tell(const AgentReport& report) {
-    if (report.kind == AgentReport::Kind::kLine) {
-      if (!writer_.HasRoom()) {
-        ++num_left_out_;
-        return;
-      }
-      if (num_left_out_ > 0) {
-        const std::string note = StrCat("(", Counted(std::exchange(num_left_out_, 0), "line"),
-                                        " of the nodes of this host left out: they came faster "
-                                        "than the network took them)");
-        writer_.Add(ToLine({AgentReport::Kind::kLine, report.rank, 0, note}));
-      }
+    if (report.kind == AgentReport::Kind::kLine && !writer_.HasRoom()) {
+      ++num_left_out_;
+      return;
+    }
+    // Before any report: after the end of a node there may be no further line.
+    if (num_left_out_ > 0) {
+      const std::string note = StrCat("(", Counted(std::exchange(num_left_out_, 0), "line"),
+                                      " of the nodes of this host left out: they came faster "
+                                      "than the network took them)");
+      writer_.Add(ToLine({AgentReport::Kind::kLine, report.rank, 0, note}));
     }
     writer_.Add(ToLine(report));
   }

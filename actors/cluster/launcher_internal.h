@@ -69,8 +69,9 @@ class Launcher {
   // Ends a process at once, and with it the others of its agent, whose ends are told after its own.
   // Nothing if it has ended, or was not launched.
   virtual void Kill(uint32_t rank) = 0;
-  // The same, where the node of the rank has not joined: a program that starts it on another host
-  // is asked to end, so that it ends there what it has started. Kill ends one that does not.
+  // Ends a process whose node has not joined, with the others of its agent. A program that starts
+  // nodes on another host gets SIGTERM, so that it can end what it has started there; Kill ends one
+  // that then goes on. Any other process is killed.
   virtual void Terminate(uint32_t rank) { Kill(rank); }
 };
 

@@ -192,7 +192,7 @@ TEST_F(LocalLauncherTest, AProgramThatStartsANodeElsewhereIsAskedToEnd) {
   command.arguments = {"/bin/sh", "-c",
                        "trap 'exit 3' TERM; echo ready; while :; do sleep 0.01; done"};
   OnLoop([&] { ASSERT_TRUE(launcher_->Launch(command).ok()); });
-  // Of what it leaves behind, nothing is left.
+  // Descendants that outlive it are killed.
   command.rank = 1;
   command.arguments[2] = "sleep 1000 & echo $!; trap 'exit 4' TERM; echo ready; wait";
   OnLoop([&] { ASSERT_TRUE(launcher_->Launch(command).ok()); });

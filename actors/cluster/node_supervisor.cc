@@ -180,7 +180,11 @@ void NodeSupervisor::OnLaunched(const LaunchCommand& command, const LaunchedProc
     starts_.Begin(command.rank, std::max(command.agent_ranks, 1u), loop_.timer().now());
   }
   // The job has ended since its turn came: nobody has told it.
-  if (is_ending_) actors_->launcher().Terminate(command.rank);
+  if (is_killed_) {
+    actors_->launcher().Kill(command.rank);
+  } else if (is_ending_) {
+    actors_->launcher().Terminate(command.rank);
+  }
 }
 
 void NodeSupervisor::OnExit(uint32_t rank, int wait_status, std::string_view note) {
@@ -453,6 +457,7 @@ void NodeSupervisor::ContinueWithout(uint32_t rank, const absl::Status& report) 
 
 void NodeSupervisor::Kill() {
   BeginEnding();
+  is_killed_ = true;
   for (uint32_t rank = 0; rank < nodes_.size(); ++rank) {
     actors_->launcher().Kill(rank);
     Disconnect(*nodes_[rank]);

@@ -195,7 +195,8 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   ClusterActors* actors_ = nullptr;  // of Listen
   PingOptions pings_;
   bool is_ending_ = false;
-  absl::Status loss_;  // that ended the job
+  bool is_killed_ = false;  // by Kill
+  absl::Status loss_;       // that ended the job
   struct NotedLoss {
     uint32_t rank = 0;
     absl::Status report;

@@ -1,6 +1,5 @@
 #include "actors/cluster/process_tree.h"
 
-#include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -32,19 +31,21 @@ std::vector<pid_t> DescendantsOf(pid_t pid) {
   return found;
 }
 
+void SendSignal(int pid_fd, int signal_number) {
+  syscall(SYS_pidfd_send_signal, pid_fd, signal_number, nullptr, 0);
+}
+
 ProcessHandles::~ProcessHandles() {
   for (const int fd : fds_) close(fd);
 }
 
 void ProcessHandles::Add(pid_t pid) {
   const auto fd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-  if (fd < 0) return;
-  fcntl(fd, F_SETFD, FD_CLOEXEC);
-  fds_.push_back(fd);
+  if (fd >= 0) fds_.push_back(fd);
 }
 
 void ProcessHandles::Signal(int signal_number) const {
-  for (const int fd : fds_) syscall(SYS_pidfd_send_signal, fd, signal_number, nullptr, 0);
+  for (const int fd : fds_) SendSignal(fd, signal_number);
 }
 
 }  // namespace penstock::actors

@@ -17,6 +17,9 @@ namespace penstock::actors {
 // is forgotten when it has ended; a daemon is the child of another process.
 std::vector<pid_t> DescendantsOf(pid_t pid);
 
+// To the process of a descriptor (pidfd_open) and to no other. Nothing if it has ended.
+void SendSignal(int pid_fd, int signal_number);
+
 // Descriptors of processes: a signal reaches these and no others that have got their ids since.
 class ProcessHandles {
  public:

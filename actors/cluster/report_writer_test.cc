@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <poll.h>
 #include <pty.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -6,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -14,6 +16,10 @@
 
 namespace penstock::actors {
 namespace {
+
+constexpr auto kPatience = std::chrono::seconds(60);
+// A wait for the reader's end is short, as what the writer keeps arrives only once it is flushed.
+constexpr int kPollMs = 10;
 
 // The ends of a connection: what is written into the second one is read from the first.
 struct Ends {
@@ -62,7 +68,10 @@ class ReportWriterTest : public ::testing::TestWithParam<Ends (*)()> {
     fcntl(ends_.reader, F_SETFL, O_NONBLOCK);
     std::string text;
     std::array<char, 4096> bytes{};
-    while (text.size() < num_bytes) {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (text.size() < num_bytes && std::chrono::steady_clock::now() < deadline) {
+      pollfd entry = {ends_.reader, POLLIN, 0};
+      (void)poll(&entry, 1, kPollMs);
       const ssize_t num_read = read(ends_.reader, bytes.data(), bytes.size());
       if (num_read > 0) text.append(bytes.data(), static_cast<size_t>(num_read));
       writer.Flush();

@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,13 +26,33 @@ namespace {
 // For the watching process to take a message: it has nothing else to do.
 constexpr int kTakeTimeoutMs = 1000;
 constexpr absl::Duration kTerminationGrace = absl::Seconds(2);
+// Before the socket is read again after an error that may pass, such as a lack of memory.
+constexpr absl::Duration kReceiveRetryPause = absl::Milliseconds(50);
 
 struct Starter {
   pid_t pid = -1;
   int fd = -1;
 };
 
-// A message with its descriptor; nullopt: the socket is closed.
+// Whether an error of recvmsg says that no message will come any more: the other end is gone, or
+// there never was one, in a process that was started by hand.
+bool IsEndOfSocket(int error) {
+  return error == ECONNRESET || error == ENOTCONN || error == ENOTSOCK || error == EBADF;
+}
+
+// The descriptor that came with a message; -1: none did, which is so if this process has too many.
+int DescriptorOf(const msghdr& message) {
+  const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  int fd = -1;
+  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+      header->cmsg_len >= CMSG_LEN(sizeof(fd))) {
+    memcpy(&fd, CMSG_DATA(header), sizeof(fd));
+  }
+  return fd;
+}
+
+// A message with its descriptor; nullopt: the socket is closed. Any other error leaves the job as
+// it is: to return would end the starters of one that runs.
 std::optional<Starter> Receive(int socket) {
   while (true) {
     Starter starter;
@@ -44,12 +64,16 @@ std::optional<Starter> Receive(int socket) {
     message.msg_control = control.data();
     message.msg_controllen = control.size();
     const ssize_t num_read = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-    if (num_read < 0 && errno == EINTR) continue;
-    if (num_read <= 0) return std::nullopt;
-    const cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    if (num_read != sizeof(starter.pid) || header == nullptr) continue;
-    memcpy(&starter.fd, CMSG_DATA(header), sizeof(starter.fd));
-    return starter;
+    if (num_read == 0) return std::nullopt;
+    if (num_read < 0) {
+      if (IsEndOfSocket(errno)) return std::nullopt;
+      if (errno != EINTR) absl::SleepFor(kReceiveRetryPause);
+      continue;
+    }
+    starter.fd = DescriptorOf(message);
+    if (starter.fd < 0) continue;
+    if (num_read == static_cast<ssize_t>(sizeof(starter.pid))) return starter;
+    close(starter.fd);
   }
 }
 
@@ -76,8 +100,29 @@ bool AwaitEnds(absl::Duration timeout, std::vector<Starter>* starters) {
   return true;
 }
 
-void Signal(const Starter& starter, int signal_number) {
-  syscall(SYS_pidfd_send_signal, starter.fd, signal_number, nullptr, 0);
+// Between fork and exec: only calls that are safe there. Ends the process with errno in `error_fd`.
+[[noreturn]] void BecomeWatch(char* const* arguments, int socket, int error_fd) {
+  // Signals of the terminal are not for it.
+  setsid();
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, nullptr);
+  // Where this process was started without standard descriptors, pipes and sockets have got their
+  // numbers, which are replaced here.
+  const int moved_fd = fcntl(error_fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  const int null = open("/dev/null", O_RDWR);
+  // dup2 of a descriptor onto itself does nothing: FD_CLOEXEC would stay.
+  if (moved_fd >= 0 && null >= 0 && dup2(socket, STDIN_FILENO) >= 0 &&
+      fcntl(STDIN_FILENO, F_SETFD, 0) >= 0 && dup2(null, STDOUT_FILENO) >= 0 &&
+      dup2(null, STDERR_FILENO) >= 0) {
+    // It keeps nothing of the parent's open. One of these two ranges may be empty.
+    close_range(STDERR_FILENO + 1, static_cast<unsigned>(moved_fd) - 1, 0);
+    close_range(static_cast<unsigned>(moved_fd) + 1, ~0u, 0);
+    execv(arguments[0], arguments);
+  }
+  const int error = errno;
+  (void)!write(moved_fd >= 0 ? moved_fd : error_fd, &error, sizeof(error));
+  _exit(127);
 }
 
 }  // namespace
@@ -91,33 +136,38 @@ absl::StatusOr<std::unique_ptr<StarterWatch>> StarterWatch::Start(
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return absl::UnavailableError(StrCat("socketpair: ", strerror(errno)));
   }
-  const pid_t pid = fork();
-  if (pid == 0) {
-    // In the child: only what a signal handler may call. Signals of the terminal are not for it,
-    // and it keeps nothing of the parent's open.
-    setsid();
-    sigset_t all;
-    sigfillset(&all);
-    sigprocmask(SIG_SETMASK, &all, nullptr);
-    const int null = open("/dev/null", O_RDWR);
-    if (dup2(ends[1], STDIN_FILENO) < 0 || dup2(null, STDOUT_FILENO) < 0 ||
-        dup2(null, STDERR_FILENO) < 0) {
-      _exit(127);
-    }
-    close_range(STDERR_FILENO + 1, ~0u, 0);
-    execv(arguments[0], arguments.data());
-    _exit(127);
+  std::unique_ptr<StarterWatch> watch(new StarterWatch(ends[0]));
+  // The child says in it why it has failed; closed by a successful exec.
+  int errors[2];
+  if (pipe2(errors, O_CLOEXEC) != 0) {
+    const int error = errno;
+    close(ends[1]);
+    return absl::UnavailableError(StrCat("pipe: ", strerror(error)));
   }
-  const int error = errno;
+  const pid_t pid = fork();
+  if (pid == 0) BecomeWatch(arguments.data(), ends[1], errors[1]);
+  const int fork_error = errno;
   close(ends[1]);
-  if (pid > 0) return std::unique_ptr<StarterWatch>(new StarterWatch(ends[0]));
-  close(ends[0]);
-  return absl::UnavailableError(StrCat("fork: ", strerror(error)));
+  close(errors[1]);
+  int code = 0;
+  ssize_t num_read = 0;
+  do {
+    num_read = read(errors[0], &code, sizeof(code));
+  } while (num_read < 0 && errno == EINTR);
+  close(errors[0]);
+  if (pid < 0) return absl::UnavailableError(StrCat("fork: ", strerror(fork_error)));
+  if (num_read == static_cast<ssize_t>(sizeof(code))) {
+    while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    return absl::NotFoundError(StrCat("starting ", arguments[0], ": ", strerror(code)));
+  }
+  return watch;
 }
 
 StarterWatch::~StarterWatch() { close(socket_); }
 
 void StarterWatch::Add(int pid, int pid_fd) const {
+  if (has_given_up_) return;
   iovec data = {&pid, sizeof(pid)};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   msghdr message = {};
@@ -132,8 +182,12 @@ void StarterWatch::Add(int pid, int pid_fd) const {
   memcpy(CMSG_DATA(header), &pid_fd, sizeof(pid_fd));
   while (sendmsg(socket_, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
     if (errno == EINTR) continue;
+    if (errno != EAGAIN) return;
     pollfd room = {socket_, POLLOUT, 0};
-    if (errno != EAGAIN || poll(&room, 1, kTakeTimeoutMs) <= 0) return;
+    const int num_ready = poll(&room, 1, kTakeTimeoutMs);
+    if (num_ready > 0 || (num_ready < 0 && errno == EINTR)) continue;
+    has_given_up_ = true;
+    return;
   }
 }
 
@@ -149,12 +203,12 @@ void WatchStarters(int socket, absl::Duration grace) {
   ProcessHandles descendants;
   for (const Starter& starter : starters) {
     for (const pid_t descendant : DescendantsOf(starter.pid)) descendants.Add(descendant);
-    Signal(starter, SIGTERM);
+    SendSignal(starter.fd, SIGTERM);
   }
   (void)AwaitEnds(std::min(grace, kTerminationGrace), &starters);
   for (const Starter& starter : starters) {
     for (const pid_t descendant : DescendantsOf(starter.pid)) descendants.Add(descendant);
-    Signal(starter, SIGKILL);
+    SendSignal(starter.fd, SIGKILL);
   }
   descendants.Signal(SIGKILL);
 }

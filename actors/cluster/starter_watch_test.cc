@@ -2,17 +2,22 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <fstream>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "actors/cluster/child_process.h"
+#include "actors/cluster/process_tree.h"
 #include "base/strings.h"
 
 namespace penstock::actors {
@@ -20,6 +25,10 @@ namespace {
 
 constexpr int kPatienceMs = 20'000;
 constexpr absl::Duration kTestGrace = absl::Milliseconds(300);
+// For a shell to run its trap on a busy host, before it is killed.
+constexpr absl::Duration kTrapGrace = absl::Seconds(2);
+// Tells the watching process its grace.
+constexpr char kGraceVariable[] = "STARTER_WATCH_TEST_GRACE_MS";
 
 // Its watching process is one of the test: this program again, which runs `RunsAsWatch` alone.
 std::vector<std::string> WatchCommand() {
@@ -49,25 +58,39 @@ std::string ReadLine(int fd) {
   return line;
 }
 
-TEST(StarterWatchTest, DISABLED_RunsAsWatch) { WatchStarters(STDIN_FILENO, kTestGrace); }
+TEST(StarterWatchTest, DISABLED_RunsAsWatch) {
+  const char* const grace_ms = getenv(kGraceVariable);
+  WatchStarters(STDIN_FILENO,
+                grace_ms == nullptr ? kTestGrace : absl::Milliseconds(std::stoi(grace_ms)));
+}
+
+TEST(StarterWatchTest, SaysWhyItsProcessDoesNotStart) {
+  const auto watch = StarterWatch::Start({"/nowhere/watch"});
+  EXPECT_THAT(watch.status().ToString(),
+              ::testing::HasSubstr("starting /nowhere/watch: No such file"));
+}
 
 class StarterWatchEndTest : public ::testing::Test {
  protected:
-  StarterWatchEndTest() {
-    auto watch = StarterWatch::Start(WatchCommand());
-    EXPECT_TRUE(watch.ok()) << watch.status();
-    watch_ = *std::move(watch);
-  }
   ~StarterWatchEndTest() override {
     watch_ = nullptr;
     while (wait(nullptr) > 0) {
     }
   }
 
+  void StartWatch(absl::Duration grace = kTestGrace) {
+    setenv(kGraceVariable, StrCat(absl::ToInt64Milliseconds(grace)).c_str(), 1);
+    auto watch = StarterWatch::Start(WatchCommand());
+    unsetenv(kGraceVariable);
+    ASSERT_TRUE(watch.ok()) << watch.status();
+    watch_ = *std::move(watch);
+  }
+
   std::unique_ptr<StarterWatch> watch_;
 };
 
 TEST_F(StarterWatchEndTest, AsksStartersToEnd) {
+  ASSERT_NO_FATAL_FAILURE(StartWatch(kTrapGrace));
   ChildProcess starter = StartShell("trap 'exit 3' TERM; echo ready; while :; do sleep 0.01; done");
   const int output = starter.TakeOutputFd();
   EXPECT_EQ(ReadLine(output), "ready");
@@ -78,6 +101,7 @@ TEST_F(StarterWatchEndTest, AsksStartersToEnd) {
 }
 
 TEST_F(StarterWatchEndTest, KillsThoseThatDoNotWithWhatTheyHaveStarted) {
+  ASSERT_NO_FATAL_FAILURE(StartWatch());
   ChildProcess starter = StartShell("trap '' TERM; sleep 1000 & echo $!; wait");
   const int output = starter.TakeOutputFd();
   const int started = std::stoi(ReadLine(output));
@@ -92,6 +116,7 @@ TEST_F(StarterWatchEndTest, KillsThoseThatDoNotWithWhatTheyHaveStarted) {
 }
 
 TEST_F(StarterWatchEndTest, LeavesOthersAlone) {
+  ASSERT_NO_FATAL_FAILURE(StartWatch());
   ChildProcess other = StartShell("exec sleep 1000");
   ChildProcess starter = StartShell("exec sleep 1000");
   watch_->Add(starter.pid(), starter.exit_fd());
@@ -101,10 +126,23 @@ TEST_F(StarterWatchEndTest, LeavesOthersAlone) {
 }
 
 TEST_F(StarterWatchEndTest, ManyAreWatched) {
+  ASSERT_NO_FATAL_FAILURE(StartWatch());
   ChildProcess last = StartShell("exec sleep 1000");
   for (int i = 0; i < 2000; ++i) watch_->Add(last.pid(), last.exit_fd());
   watch_ = nullptr;
   EXPECT_EQ(AwaitExit(last), SIGTERM);
+}
+
+// Whoever starts nodes must not wait again and again for a process that is stuck.
+TEST_F(StarterWatchEndTest, WaitsOnceForAProcessThatTakesNothing) {
+  auto watch = StarterWatch::Start({"/bin/sleep", "60"});
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  const std::vector<pid_t> stuck = DescendantsOf(getpid());
+  ChildProcess starter = StartShell("exec sleep 1000");
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 2000; ++i) (*watch)->Add(starter.pid(), starter.exit_fd());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(kPatienceMs));
+  for (const pid_t pid : stuck) kill(pid, SIGKILL);
 }
 
 }  // namespace

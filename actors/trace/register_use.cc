@@ -80,7 +80,8 @@ std::vector<UseSample> BytesOccupied(std::vector<Occupied> occupied) {
     std::vector<Interval>& list = intervals[i];
     std::sort(list.begin(), list.end(),
               [](const Interval& a, const Interval& b) { return a.begin_ns < b.begin_ns; });
-    Interval joined;
+    if (list.empty()) continue;
+    Interval joined = list[0];
     for (const Interval& interval : list) {
       if (interval.begin_ns > joined.end_ns) {
         bytes.Add(joined, static_cast<int64_t>(bounds[i + 1] - bounds[i]));

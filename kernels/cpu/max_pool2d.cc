@@ -10,7 +10,8 @@ namespace penstock::kernels {
 namespace {
 
 // The largest elements alone: of each column of the rows of a window first, which has loops over
-// whole rows, and then of the columns.
+// whole rows, and then of the columns. So of a +0 and a -0 that are both largest, the one in the
+// first column is taken.
 template <typename T>
 class MaxPool2d : public PoolingKernel {
  public:
@@ -45,15 +46,12 @@ class MaxPool2d : public PoolingKernel {
     }
   }
 
-  // A NaN is larger than any number.
   template <typename Stride>
   static void TakeLarger(const T* __restrict x, Stride stride, int64_t count,
                          T* __restrict largest) {
     for (int64_t k = 0; k < count; ++k) {
       const T element = x[k * stride];
-      const bool is_larger =
-          (element > largest[k]) | ((element != element) & (largest[k] == largest[k]));
-      largest[k] = is_larger ? element : largest[k];
+      largest[k] = IsLarger(element, largest[k]) ? element : largest[k];
     }
   }
 

@@ -70,14 +70,12 @@ class MaxPool2dGrad : public PoolingKernel {
     });
   }
 
-  // Without branches: which element is larger cannot be predicted.
   template <typename Stride, typename Place>
   static void TakeLarger(const T* __restrict x, int64_t place, Stride stride, int64_t count,
                          T* __restrict elements, Place* __restrict places) {
     for (int64_t k = 0; k < count; ++k) {
       const T element = x[k * stride];
-      const bool is_larger =
-          (element > elements[k]) | ((element != element) & (elements[k] == elements[k]));
+      const bool is_larger = IsLarger(element, elements[k]);
       elements[k] = is_larger ? element : elements[k];
       places[k] = is_larger ? static_cast<Place>(place + k * stride) : places[k];
     }

@@ -31,6 +31,13 @@ inline std::array<int64_t, 2> PlaneOf(const TileDesc& tile) {
   return {tile.shape[2], tile.shape[3]};
 }
 
+// Whether an element replaces the largest so far: a NaN is larger than any number, and the first of
+// equal ones stays. Without branches: which element is larger cannot be predicted.
+template <typename T>
+bool IsLarger(T element, T largest) {
+  return (element > largest) | ((element != element) & (largest == largest));
+}
+
 // The elements that result `i` of an axis of `extent` elements reads. Poolings have no dilation.
 inline Range WindowRange(const graph::ImageAxis& axis, int64_t i, int64_t extent) {
   const int64_t begin = i * axis.stride - axis.low;

@@ -178,14 +178,15 @@ class Propagation {
     return Sharding::Open(static_cast<int>(graph_.value(id).type.shape.size()));
   }
 
-  // The rule of a node; of those that were last asked for, if it is among them: in a model of many
-  // layers, most nodes are like one before.
+  // The rule of a node, shared with an earlier node that has equal attributes and types, if that is
+  // among the last rules of the operator: in a model of many layers, most nodes are like one
+  // before.
   absl::StatusOr<const SharedRule*> RuleOf(NodeId id) {
     const graph::Node& node = graph_.node(id);
     std::vector<const SharedRule*>& known = rules_by_op_[node.op];
     const size_t end = known.size();
     for (size_t i = end; i > 0 && i + kMostCompared > end; --i) {
-      if (AskTheSame(graph_.node(known[i - 1]->first), node)) return known[i - 1];
+      if (HaveEqualRuleInputs(graph_.node(known[i - 1]->first), node)) return known[i - 1];
     }
     const std::vector<TensorType> operand_types = graph_.OperandTypes(node);
     const std::vector<TensorType> result_types = graph_.ResultTypes(node);
@@ -204,7 +205,7 @@ class Propagation {
   }
 
   // Whether two nodes of an operator have equal attributes and types.
-  bool AskTheSame(const graph::Node& a, const graph::Node& b) const {
+  bool HaveEqualRuleInputs(const graph::Node& a, const graph::Node& b) const {
     const auto have_equal_types = [this](absl::Span<const ValueId> x, absl::Span<const ValueId> y) {
       return std::equal(x.begin(), x.end(), y.begin(), y.end(), [this](ValueId v, ValueId w) {
         return v == w || graph_.value(v).type == graph_.value(w).type;

@@ -26,7 +26,7 @@ PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
 # meanwhile.
 BOUND_S = 4
 # Of tests that share a machine with others.
-SHARED_BOUND_S = 6 if "CI" in os.environ else BOUND_S
+SHARED_BOUND_S = 6
 # In the environment of whatever a test starts, and of what that starts in turn.
 MARK = "PENSTOCK_DEATH_TEST"
 # What serves a host, whoever runs a job there. They look after their own connections.
