@@ -103,8 +103,8 @@ class SlurmTest(unittest.TestCase):
         self.need_munge()
         environment, opened = self.cluster.with_munge()
         (opened.parent / "programs" / "unmunge").write_text("#!/bin/sh\necho no socket >&2; exit 6\n")
-        errors = self.run_in_slurm("srun", "--mpi=pmix", "-N", "2", PENSTOCK, "launch", "--", self.job,
-                                   "--strategy", "dp=2", "--json", environment=environment)
+        errors = self.run_in_slurm("srun", "--mpi=pmix", "-N", "2", "--ntasks-per-node=2", PENSTOCK,
+                                   "launch", "--", self.job, "--json", environment=environment)
         self.assertIn("without encryption", errors)
 
     def test_a_credential_of_another_user_is_refused(self):

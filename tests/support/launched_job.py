@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import random
 import socket
 import subprocess
 
@@ -61,14 +62,19 @@ def children_of(pid):
 
 
 def free_ports(count):
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+    """Below those that the system gives to whoever asks for any port: a test beside this one, or a connection,
+    would soon have one of them."""
+    ports = []
+    for port in random.sample(range(10000, 20000), 1000):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise AssertionError("no port is free")
 
 
 def free_port():
