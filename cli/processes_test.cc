@@ -138,7 +138,9 @@ TEST_F(ProcessesTest, AnInterruptedJobWritesWhatItWasAskedFor) {
   EXPECT_THAT(read("report.md"), HasSubstr(StrCat(steps, " steps, final loss")));
   EXPECT_THAT(read("report.md"), HasSubstr("## Phases"));
   EXPECT_THAT(read("step.svg"), HasSubstr(StrCat(", step ", steps, ": ")));
-  EXPECT_THAT(read("step.svg"), HasSubstr("<title>F 0: "));
+  // F may have ended before this process took note of the end of the step before.
+  EXPECT_THAT(read("step.svg"),
+              ::testing::AnyOf(HasSubstr("<title>F 0: "), HasSubstr("<title>B 0: ")));
   EXPECT_THAT(read("trace.json"), HasSubstr(StrCat("\"step\":", steps)));
 }
 
