@@ -165,15 +165,17 @@ void ChildProcess::Terminate() {
 }
 
 void ChildProcess::Kill() {
+  if (pid_ > 0 && !wait_status_.has_value()) {
+    // Whose children they are is forgotten when it has ended.
+    const std::vector<pid_t> descendants = DescendantsOf(pid_);
+    // It first: a shell goes on with its next command when the one before has ended.
+    kill(pid_, SIGKILL);
+    // One that is ending by itself may have forgotten some. The id of its group is its own until it
+    // is reaped.
+    if (is_terminated_) kill(-pid_, SIGKILL);
+    for (const pid_t descendant : descendants) kill(descendant, SIGKILL);
+  }
   descendants_.Signal(SIGKILL);
-  if (pid_ <= 0 || wait_status_.has_value()) return;
-  // Whose children they are is forgotten when it has ended.
-  const std::vector<pid_t> descendants = DescendantsOf(pid_);
-  // One that is ending by itself may have forgotten some. The id of its group is its own until it
-  // is reaped.
-  if (is_terminated_) kill(-pid_, SIGKILL);
-  kill(pid_, SIGKILL);
-  for (const pid_t descendant : descendants) kill(descendant, SIGKILL);
 }
 
 std::string DescribeWaitStatus(int wait_status) {
