@@ -89,6 +89,19 @@ TEST_F(CheckpointsTest, AResumedRunHasTheSameLosses) {
   for (const auto& [step, loss] : end) EXPECT_EQ(loss, whole.at(step)) << step;
 }
 
+// `dump` holds what a run has read of a checkpoint.
+void ExpectBitsOf(const actors::Checkpoint& checkpoint, const std::string& dump,
+                  const std::string& context) {
+  for (const actors::CheckpointTensor& tensor : checkpoint.tensors()) {
+    const auto expected = checkpoint.Read(tensor.name);
+    const auto state = ReadNpy(StrCat(dump, "/", tensor.name, ".npy"));
+    ASSERT_TRUE(expected.ok() && state.ok()) << context << " " << tensor.name;
+    ASSERT_EQ(state->type(), tensor.type) << context << " " << tensor.name;
+    ASSERT_EQ(memcmp(state->data(), expected->data(), tensor.type.num_bytes()), 0)
+        << context << " " << tensor.name;
+  }
+}
+
 // What one strategy has written, any other one takes up, bit for bit, and goes on alike.
 TEST_F(CheckpointsTest, EveryStrategyContinuesEveryOther) {
   const std::vector<std::string> strategies = {"dp=1",        "dp=2",         "tp=2",
@@ -116,14 +129,7 @@ TEST_F(CheckpointsTest, EveryStrategyContinuesEveryOther) {
       const std::map<int, double> losses = LossesOf(resumed);
       ASSERT_EQ(losses.size(), 1u) << context;
       EXPECT_NEAR(losses.at(3), whole.at(3), 1e-9) << context;
-      for (const actors::CheckpointTensor& tensor : checkpoint->tensors()) {
-        const auto expected = checkpoint->Read(tensor.name);
-        const auto state = ReadNpy(StrCat(dump, "/", tensor.name, ".npy"));
-        ASSERT_TRUE(expected.ok() && state.ok()) << context << " " << tensor.name;
-        ASSERT_EQ(state->type(), tensor.type) << context << " " << tensor.name;
-        ASSERT_EQ(memcmp(state->data(), expected->data(), tensor.type.num_bytes()), 0)
-            << context << " " << tensor.name;
-      }
+      ExpectBitsOf(*checkpoint, dump, context);
     }
   }
 }
@@ -160,14 +166,7 @@ TEST_F(CheckpointsTest, EveryStrategyOfProcessesContinuesAnother) {
     }
     EXPECT_EQ(num_parts, 2) << context;
     if (run == 0) continue;
-    for (const actors::CheckpointTensor& tensor : checkpoint->tensors()) {
-      const auto expected = checkpoint->Read(tensor.name);
-      const auto state = ReadNpy(StrCat(dump, "/", tensor.name, ".npy"));
-      ASSERT_TRUE(expected.ok() && state.ok()) << context << " " << tensor.name;
-      ASSERT_EQ(state->type(), tensor.type) << context << " " << tensor.name;
-      ASSERT_EQ(memcmp(state->data(), expected->data(), tensor.type.num_bytes()), 0)
-          << context << " " << tensor.name;
-    }
+    ExpectBitsOf(*checkpoint, dump, context);
   }
 }
 

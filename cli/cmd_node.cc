@@ -24,6 +24,7 @@
 #include "actors/cluster/agent_tree.h"
 #include "actors/cluster/host_agent.h"
 #include "actors/cluster/node.h"
+#include "actors/cluster/process_tree.h"
 #include "actors/cluster/socket_address.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
@@ -102,7 +103,7 @@ void EndDaemonOfMpirun() {
   close_range(kept + 1, ~0u, 0);
   pollfd watched = {daemon_fd, POLLIN, 0};
   if (poll(&watched, 1, kDaemonGraceMs) == 0) {
-    syscall(SYS_pidfd_send_signal, daemon_fd, SIGKILL, nullptr, 0);
+    actors::SendSignal(daemon_fd, SIGKILL);
   }
   _exit(0);
 }

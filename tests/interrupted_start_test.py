@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 sys.dont_write_bytecode = True
 
-from tests.support.deaths import PENSTOCK, DeathTest, Output, command_of, marked_processes  # noqa: E402
+from tests.support.deaths import PENSTOCK, DeathTest, command_of, marked_processes  # noqa: E402
 from tests.support.launched_job import PATIENCE_S, job_text  # noqa: E402
 from tests.support.ssh_server import await_true  # noqa: E402
 
@@ -45,19 +45,9 @@ case "$host" in
 esac
 """)
         starter.chmod(0o755)
-        self.run_ = subprocess.Popen(
-            [str(self.program), "launch", "-H", hosts, "--through", str(starter),
-             "--remote-program", str(self.program), "--log-dir", str(self.logs), *options, "--", str(self.job)],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        self.output = Output(self.run_.stderr)
-
-        def close():
-            self.run_.kill()
-            self.run_.wait()
-            self.end_all()
-            self.output.thread.join(PATIENCE_S)
-            self.run_.stderr.close()
-        self.addCleanup(close)
+        self.begin_program([str(self.program), "launch", "-H", hosts, "--through", str(starter),
+                            "--remote-program", str(self.program), "--log-dir", str(self.logs), *options,
+                            "--", str(self.job)])
         await_true(lambda: len(self.sleeps()) == len(hanging) or self.run_.poll() is not None,
                    "the hosts hang")
         self.assertIsNone(self.run_.poll(), self.output.text())

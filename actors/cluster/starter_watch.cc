@@ -51,26 +51,36 @@ int DescriptorOf(const msghdr& message) {
   return fd;
 }
 
+// What a message over the socket consists of: the id of a process, with its descriptor.
+struct StarterMessage {
+  explicit StarterMessage(pid_t* pid) : data{pid, sizeof(*pid)} {
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+  }
+  StarterMessage(const StarterMessage&) = delete;
+  StarterMessage& operator=(const StarterMessage&) = delete;
+
+  iovec data;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+  msghdr header{};
+};
+
 // A message with its descriptor; nullopt: the socket is closed. Any other error leaves the job as
 // it is: to return would end the starters of one that runs.
 std::optional<Starter> Receive(int socket) {
   while (true) {
     Starter starter;
-    iovec data = {&starter.pid, sizeof(starter.pid)};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-    msghdr message = {};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    const ssize_t num_read = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    StarterMessage message(&starter.pid);
+    const ssize_t num_read = recvmsg(socket, &message.header, MSG_CMSG_CLOEXEC);
     if (num_read == 0) return std::nullopt;
     if (num_read < 0) {
       if (IsEndOfSocket(errno)) return std::nullopt;
       if (errno != EINTR) absl::SleepFor(kReceiveRetryPause);
       continue;
     }
-    starter.fd = DescriptorOf(message);
+    starter.fd = DescriptorOf(message.header);
     if (starter.fd < 0) continue;
     if (num_read == static_cast<ssize_t>(sizeof(starter.pid))) return starter;
     close(starter.fd);
@@ -168,19 +178,13 @@ StarterWatch::~StarterWatch() { close(socket_); }
 
 void StarterWatch::Add(int pid, int pid_fd) const {
   if (has_given_up_) return;
-  iovec data = {&pid, sizeof(pid)};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-  msghdr message = {};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  StarterMessage message(&pid);
+  cmsghdr* const header = CMSG_FIRSTHDR(&message.header);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(pid_fd));
   memcpy(CMSG_DATA(header), &pid_fd, sizeof(pid_fd));
-  while (sendmsg(socket_, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+  while (sendmsg(socket_, &message.header, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
     if (errno == EINTR) continue;
     if (errno != EAGAIN) return;
     pollfd room = {socket_, POLLOUT, 0};

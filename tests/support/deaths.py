@@ -169,8 +169,8 @@ class DeathTest(unittest.TestCase):
                 return pid  # not the agent that has started it
         raise AssertionError(f"there is no node of rank {rank}")
 
-    def start(self, command, num_joined=2, **environment):
-        """The job, once its nodes have joined."""
+    def begin_program(self, command, **environment):
+        """Runs it until the end of the test at most."""
         self.run_ = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                      text=True, env={**os.environ, **environment})
         self.output = Output(self.run_.stderr)
@@ -182,6 +182,10 @@ class DeathTest(unittest.TestCase):
             self.output.thread.join(PATIENCE_S)
             self.run_.stderr.close()
         self.addCleanup(close)
+
+    def start(self, command, num_joined=2, **environment):
+        """The job, once its nodes have joined."""
+        self.begin_program(command, **environment)
         await_true(lambda: self.output.text().count("joined: rank ") >= num_joined or
                    self.run_.poll() is not None, "the nodes join")
         self.assertIsNone(self.run_.poll(), self.output.text())
