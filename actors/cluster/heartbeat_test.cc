@@ -31,12 +31,7 @@ class HeartbeatTest : public ::testing::Test {
     loop_ = *std::move(loop);
   }
 
-  ~HeartbeatTest() override {
-    Await([this]() -> kj::Promise<void> {
-      heartbeat_.reset();
-      return kj::READY_NOW;
-    });
-  }
+  ~HeartbeatTest() override { Stop(); }
 
   // Pings a node that answers by `on_ping`, until `is_reached` and for a few intervals more.
   void Start(const std::function<kj::Promise<void>()>& on_ping,
@@ -59,6 +54,13 @@ class HeartbeatTest : public ::testing::Test {
     });
   }
 
+  void Stop() {
+    Await([this]() -> kj::Promise<void> {
+      heartbeat_.reset();
+      return kj::READY_NOW;
+    });
+  }
+
   kj::Promise<void> Until(const std::function<bool()>& is_reached) {
     if (is_reached()) return kj::READY_NOW;
     return loop_->timer().afterDelay(kj::MILLISECONDS).then([this, is_reached] {
@@ -72,7 +74,7 @@ class HeartbeatTest : public ::testing::Test {
 
   std::unique_ptr<control::ControlLoop> loop_;
   const PingOptions options_ = {.interval = absl::Milliseconds(10)};
-  // On the loop's thread.
+  // Change on the loop's thread, until the heartbeat has stopped or waits for an answer for ever.
   int num_pings_ = 0;
   int num_asked_ = 0;
   int num_answered_ = 0;
@@ -82,7 +84,9 @@ class HeartbeatTest : public ::testing::Test {
 
 TEST_F(HeartbeatTest, GoesOnWhileTheNodeAnswers) {
   Start([]() -> kj::Promise<void> { return kj::READY_NOW; }, [this] { return num_pings_ >= 3; });
-  EXPECT_EQ(num_asked_, num_pings_);
+  Stop();
+  // The last ping may be on its way to the node.
+  EXPECT_GE(num_pings_, num_asked_ - 1);
   EXPECT_GE(num_answered_, num_asked_ - 1);
   EXPECT_EQ(error_, "");
 }
