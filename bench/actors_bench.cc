@@ -194,6 +194,7 @@ absl::StatusOr<ActsBenchResult> MeasureSteps(const ActsBenchOptions& options) {
   session_options.kernels = &kernels;
   if (options.shape == ActsShape::kStream) {
     session_options.create_device = [](uint32_t) { return EmulatedDevice::Create({}); };
+    session_options.captures_graphs = false;  // whose launches are not acts
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<actors::Session> session,
                    actors::Session::Start(ActsPlan(options), session_options));

@@ -41,7 +41,7 @@ class ActorsBench : public ::testing::TestWithParam<ActsShape> {
 TEST_P(ActorsBench, Measures) {
   const ActsBenchResult result = Measure(1000);
   EXPECT_GE(result.acts_per_step, 1000);
-  EXPECT_GT(result.ns_per_act, 0);
+  EXPECT_GT(result.ns_per_act, 1);  // or acts are not fired one by one, but as a graph
   EXPECT_GT(result.step_us * 1e3, result.ns_per_act);
   EXPECT_EQ(result.communication_us > 0, GetParam() == ActsShape::kCommunication);
 }
