@@ -57,6 +57,8 @@ struct GenerateOptions {
 };
 
 constexpr int64_t kDefaultTokens = 100;
+// With --bytes, a text that has tokens without text, such as special ones, ends at so many.
+constexpr int64_t kMaxTokensPerByte = 4;
 constexpr size_t kMaxPromptBytes = size_t{1} << 26;
 
 // A trained model, and how its tokens are text.
@@ -193,30 +195,35 @@ std::string Json(const TextModel& model, const std::vector<Generator::Tokens>& m
   for (const Generator::Tokens& tokens : made) {
     lists.push_back(fmt::format("[{}]", fmt::join(tokens, ", ")));
   }
-  return StrCat("{\"text\": ", strings[0], ", \"texts\": [", StrJoin(strings, ", "),
-                "], \"tokens\": [", StrJoin(lists, ", "),
-                "], \"model\": ", JsonString(model.model.model->name),
-                ", \"tokens_per_s\": ", rate(times.tokens, times.decode_s),
-                ", \"prompt_tokens\": ", times.prompt_tokens,
-                ", \"reread_tokens\": ", times.reread_tokens, ", \"prompt_tokens_per_s\": ",
-                rate(times.prompt_tokens + times.reread_tokens, times.prefill_s),
-                ", \"steps\": ", times.steps, "}\n");
+  return StrCat(
+      "{\"text\": ", strings[0], ", \"texts\": [", StrJoin(strings, ", "), "], \"tokens\": [",
+      StrJoin(lists, ", "), "], \"model\": ", JsonString(model.model.model->name),
+      ", \"tokens_per_s\": ", rate(times.tokens, times.decode_s),
+      ", \"prompt_tokens\": ", times.prompt_tokens, ", \"reread_tokens\": ", times.reread_tokens,
+      ", \"prompt_tokens_per_s\": ", rate(times.prefill_tokens, times.prefill_s),
+      ", \"steps\": ", times.steps, "}\n");
 }
 
-std::string Summary(const GeneratorTimes& times) {
-  const auto describe = [](int64_t count, double seconds) {
-    std::string text = fmt::format("{} in {:.2f} s", Counted(count, "token"), seconds);
-    if (count > 0) {
-      text += fmt::format(", {:.0f} tokens/s", static_cast<double>(count) / seconds);
-    }
-    return text;
+// `num_ended`: texts that the model has ended itself.
+std::string Summary(const GeneratorTimes& times, int64_t num_ended) {
+  const auto at_rate = [](int64_t count, double seconds) {
+    return count > 0 && seconds > 0
+               ? fmt::format(", {:.0f} tokens/s", static_cast<double>(count) / seconds)
+               : std::string();
   };
-  std::string text = describe(times.tokens, times.decode_s);
-  const int64_t num_read = times.prompt_tokens + times.reread_tokens;
-  if (num_read > 0) StrAppend(&text, "; prompts: ", describe(num_read, times.prefill_s));
+  std::string text = fmt::format("{} in {:.2f} s", Counted(times.tokens, "token"), times.decode_s) +
+                     at_rate(times.tokens, times.decode_s);
+  if (times.prompt_tokens > 0) {
+    text += fmt::format("; prompts: {} read in {:.2f} s", Counted(times.prompt_tokens, "token"),
+                        times.prefill_s) +
+            at_rate(times.prefill_tokens, times.prefill_s);
+  }
   if (times.reread_tokens > 0) {
-    StrAppend(&text, ", of which ", times.reread_tokens,
-              " were read again, as texts had filled the model's context");
+    StrAppend(&text, ", and ", times.reread_tokens,
+              " read again, as texts had filled the model's context");
+  }
+  if (num_ended > 0) {
+    StrAppend(&text, "; the model ended ", Counted(num_ended, "text"), " itself");
   }
   return text + "\n";
 }
@@ -245,22 +252,36 @@ class Texts {
     std::string& text = texts_[prompt];
     const std::string bytes = model_.BytesOf(token);
     text += bytes;
-    if (shown_ != nullptr) *shown_ << PrintableUtf8(stream_.Push(bytes)) << std::flush;
-    return !num_bytes_.has_value() || static_cast<int64_t>(text.size()) < *num_bytes_;
+    if (shown_ != nullptr) *shown_ << stream_.Push(bytes) << std::flush;
+    return !num_bytes_.has_value() || !IsFull(text);
   }
 
   void Finish() {
-    if (shown_ != nullptr) *shown_ << PrintableUtf8(stream_.Finish()) << "\n" << std::flush;
+    if (shown_ != nullptr) *shown_ << stream_.Finish() << "\n" << std::flush;
   }
 
   const std::vector<std::string>& texts() const { return texts_; }
 
+  // Those that the model has ended: they have fewer tokens and bytes than they might have.
+  int64_t NumEnded(const std::vector<Generator::Tokens>& made, int64_t num_tokens) const {
+    int64_t num_ended = 0;
+    for (size_t i = 0; i < texts_.size(); ++i) {
+      const bool is_full = num_bytes_.has_value() && IsFull(texts_[i]);
+      if (!is_full && static_cast<int64_t>(made[i].size()) < num_tokens) ++num_ended;
+    }
+    return num_ended;
+  }
+
  private:
+  bool IsFull(const std::string& text) const {
+    return static_cast<int64_t>(text.size()) >= *num_bytes_;
+  }
+
   const TextModel& model_;
   std::vector<std::string> texts_;
   const std::optional<int64_t> num_bytes_;
   std::ostream* const shown_;
-  Utf8Stream stream_;
+  ReadableStream stream_;
 };
 
 // What others see of a generation: `penstock top` and `stack`, and who waits for the text.
@@ -355,8 +376,14 @@ absl::Status Generate(const Environment& environment, const GenerateOptions& opt
     longest = std::max(longest, static_cast<int64_t>(prompt.size()));
   }
   SampleOptions sample;
-  sample.num_tokens = options.num_tokens.value_or(options.num_bytes.value_or(kDefaultTokens));
-  if (model.tokenizer.has_value()) sample.num_choices = model.tokenizer->num_tokens();
+  // Of a text, as far as is known now: a token mostly has a byte or more.
+  const int64_t num_tokens =
+      options.num_tokens.value_or(options.num_bytes.value_or(kDefaultTokens));
+  sample.num_tokens = num_tokens;
+  if (model.tokenizer.has_value()) {
+    sample.num_choices = model.tokenizer->num_tokens();
+    if (options.num_bytes.has_value()) sample.num_tokens *= kMaxTokensPerByte;
+  }
   sample.end_tokens = model.end_tokens;
   sample.temperature = options.temperature;
   sample.top_k = options.top_k;
@@ -364,12 +391,12 @@ absl::Status Generate(const Environment& environment, const GenerateOptions& opt
   if (model.model.model->takes_any_context) {
     // No room for more keys and values than there will be.
     int64_t& context = model.model.config.context;
-    context = std::clamp<int64_t>(longest + std::min(sample.num_tokens, context), 1, context);
+    context = std::clamp<int64_t>(longest + std::min(num_tokens, context), 1, context);
   }
   const int64_t slots = std::min<int64_t>(options.slots, static_cast<int64_t>(prompts.size()));
   const auto num_prompts = static_cast<int64_t>(prompts.size());
   JobMonitor monitor(model.model.model->name, ToString(layout.strategy),
-                     (num_prompts + slots - 1) / slots * sample.num_tokens, /*steps_done=*/0);
+                     (num_prompts + slots - 1) / slots * num_tokens, /*steps_done=*/0);
   monitor.Open(environment, /*is_announced=*/false);
   if (options.processes > 1) {
     ASSIGN_OR_RETURN(cluster, StartProcesses(environment, {.count = options.processes,
@@ -389,7 +416,7 @@ absl::Status Generate(const Environment& environment, const GenerateOptions& opt
   Texts texts(model, prompts.size(), options.num_bytes, is_shown ? &environment.out : nullptr);
   if (is_shown) environment.out << texts_to_continue[0] << std::flush;
   std::optional<Watch> watch(std::in_place, environment, monitor, *generator,
-                             num_prompts * sample.num_tokens, is_shown);
+                             num_prompts * num_tokens, is_shown);
   ASSIGN_OR_RETURN(const std::vector<Generator::Tokens> made,
                    generator->Generate(prompts, sample, [&](size_t prompt, int32_t token) {
                      watch->OnToken();
@@ -401,11 +428,11 @@ absl::Status Generate(const Environment& environment, const GenerateOptions& opt
     environment.out << Json(model, made, texts.texts(), generator->times());
   } else {
     for (size_t i = 0; i < prompts.size() && !is_shown; ++i) {
-      environment.out << PrintableUtf8(texts_to_continue[i]) << PrintableUtf8(texts.texts()[i])
+      environment.out << ReadableUtf8(texts_to_continue[i]) << ReadableUtf8(texts.texts()[i])
                       << "\n\n";
     }
     environment.out << std::flush;
-    environment.err << Summary(generator->times());
+    environment.err << Summary(generator->times(), texts.NumEnded(made, sample.num_tokens));
   }
   generator = nullptr;  // its sessions end before the cluster
   return cluster != nullptr ? cluster->Stop(absl::OkStatus()) : absl::OkStatus();
@@ -441,13 +468,14 @@ void AddGenerateCommand(CLI::App& app, const Environment& environment, Action* a
   CLI::Option* const bytes =
       command
           ->add_option("--bytes", options->num_bytes,
-                       "Bytes to generate for each prompt; the last token may add more")
+                       "Bytes to generate for each prompt: the last token may add more, and a text "
+                       "that the model ends has fewer")
           ->option_text("N")
           ->check(AtLeast(0));
   command
       ->add_option("--tokens", options->num_tokens,
-                   "Tokens to generate for each prompt (100). Without a tokenizer.json a token is "
-                   "a byte")
+                   "Tokens to generate for each prompt, unless the model ends the text before "
+                   "(100). Without a tokenizer.json a token is a byte")
       ->option_text("N")
       ->check(AtLeast(0))
       ->excludes(bytes);

@@ -116,7 +116,8 @@ absl::Status Generator::Prefill() {
     if (slot.is_free) continue;
     const auto end = static_cast<int64_t>(slot.text.size()) - 1;
     if (slot.num_cached != end) {
-      (slot.num_made > 0 ? times_.reread_tokens : times_.prompt_tokens) += end;
+      times_.prefill_tokens += end;
+      if (slot.num_made > 0) times_.reread_tokens += end;
     }
     slot.num_cached = end;
   }
@@ -165,6 +166,7 @@ void Generator::FillSlots(absl::Span<const Tokens> prompts, size_t* next) {
       slot.prompt = (*next)++;
       slot.text.assign(prompt.end() - static_cast<int64_t>(std::min(prompt.size(), context)),
                        prompt.end());
+      times_.prompt_tokens += static_cast<int64_t>(slot.text.size());
     }
     if (slot.text.size() > context) {
       slot.text.erase(slot.text.begin(),

@@ -34,8 +34,11 @@
 namespace penstock::cli {
 
 struct GeneratorTimes {
-  int64_t prompt_tokens = 0;  // read in chunks
-  int64_t reread_tokens = 0;  // likewise, of texts that had filled the context
+  int64_t prompt_tokens = 0;  // of prompts, as many as the context holds
+  int64_t reread_tokens = 0;  // of texts that had filled the context
+  // What was read in chunks: all of them but the last token of each text, which goes into the step
+  // that makes the first new one.
+  int64_t prefill_tokens = 0;
   double prefill_s = 0;
   int64_t tokens = 0;  // made
   double decode_s = 0;

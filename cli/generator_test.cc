@@ -341,6 +341,8 @@ TEST_F(GeneratorTest, TheCommandUsesACheckpoint) {
   const Outcome text = with({});
   EXPECT_EQ(text.out, StrCat("the ", json["text"].get<std::string>(), "\n"));
   EXPECT_THAT(text.err, HasSubstr("12 tokens in "));
+  EXPECT_THAT(text.err, HasSubstr("; prompts: 4 tokens read in "));
+  EXPECT_EQ(json["prompt_tokens"], 4);
 
   const Outcome nothing = Call({"generate", Path("checkpoints"), "--prompt", "a", "--tokens", "0"});
   EXPECT_EQ(nothing.status, 0);

@@ -158,6 +158,12 @@ TEST_F(ModelFolderTest, TheCommandGeneratesText) {
   ASSERT_EQ(few.status, 0) << few.err;
   EXPECT_GE(Json::parse(few.out)["text"].get<std::string>().size(), 9);
   EXPECT_LE(Json::parse(few.out)["tokens"][0].size(), 9);
+  // At a temperature like this every token is as likely, the one that ends a text among them.
+  const Outcome ended = Call({"generate", testing::ModelFile("gpt2"), "--prompt", "a", "--bytes",
+                              "100000", "--temperature", "1000"});
+  ASSERT_EQ(ended.status, 0) << ended.err;
+  EXPECT_LT(ended.out.size(), 100000);
+  EXPECT_THAT(ended.err, HasSubstr("; the model ended 1 text itself\n"));
   const Outcome none = Call({"generate", testing::ModelFile("llama_tied"), "--prompt", "a"});
   EXPECT_EQ(none.status, 2);
   EXPECT_THAT(none.err, HasSubstr("has no tokenizer.json"));

@@ -142,15 +142,14 @@ TEST_P(TokenizerFilesTest, TextsHaveTheTokensOfThePackage) {
     EXPECT_EQ(*tokens, expected);
     EXPECT_EQ(tokenizer.Decode(expected), row["decoded"].get<std::string>());
     // Token by token, in which a character may be cut.
-    Utf8Stream stream;
+    ReadableStream stream;
     std::string pieces;
     for (const int32_t token : expected) {
       EXPECT_LT(token, tokenizer.num_tokens());
       pieces += stream.Push(tokenizer.BytesOf(token));
-      EXPECT_EQ(FindInvalidUtf8(pieces), std::string::npos);
     }
     EXPECT_EQ(stream.Finish(), "");
-    EXPECT_THAT(pieces, ::testing::EndsWith(row["decoded"].get<std::string>()));
+    EXPECT_THAT(pieces, ::testing::EndsWith(ReadableUtf8(row["decoded"].get<std::string>())));
   }
 }
 

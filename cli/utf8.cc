@@ -85,34 +85,41 @@ std::string PrintableUtf8(std::string_view text) {
 }
 
 std::string ReadableUtf8(std::string_view text) {
+  ReadableStream stream;
+  std::string readable = stream.Push(text);
+  return readable + stream.Finish();
+}
+
+void ReadableStream::Add(const Utf8Char& c, std::string_view bytes, std::string* readable) {
+  if (IsPrintable(c)) {
+    *readable += bytes.substr(0, c.length);
+    is_replaced_ = false;
+  } else if (!std::exchange(is_replaced_, true)) {
+    *readable += ToUtf8(0xfffd);
+  }
+}
+
+std::string ReadableStream::Push(std::string_view bytes) {
+  rest_ += bytes;
   std::string readable;
-  bool is_replaced = false;  // what came last
-  for (size_t at = 0; at < text.size();) {
-    const Utf8Char c = FirstChar(text.substr(at));
-    if (IsPrintable(c)) {
-      readable += text.substr(at, c.length);
-      is_replaced = false;
-    } else if (!std::exchange(is_replaced, true)) {
-      readable += ToUtf8(0xfffd);
-    }
+  size_t at = 0;
+  while (at < rest_.size()) {
+    const std::string_view left = std::string_view(rest_).substr(at);
+    const Utf8Char c = FirstChar(left);
+    if (c.is_cut) break;
+    Add(c, left, &readable);
     at += c.length;
   }
+  rest_.erase(0, at);
   return readable;
 }
 
-std::string Utf8Stream::Push(std::string_view bytes) {
-  rest_ += bytes;
-  size_t at = 0;
-  while (at < rest_.size()) {
-    const Utf8Char c = FirstChar(std::string_view(rest_).substr(at));
-    if (c.is_cut) break;
-    at += c.length;
-  }
-  std::string complete = rest_.substr(0, at);
-  rest_.erase(0, at);
-  return complete;
+std::string ReadableStream::Finish() {
+  std::string readable;
+  if (!rest_.empty()) Add({.is_valid = false}, rest_, &readable);
+  rest_.clear();
+  is_replaced_ = false;
+  return readable;
 }
-
-std::string Utf8Stream::Finish() { return std::exchange(rest_, std::string()); }
 
 }  // namespace penstock::cli

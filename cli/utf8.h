@@ -1,6 +1,6 @@
 // UTF-8 (RFC 3629): reading it byte by byte, and printing text that may hold anything.
 //
-// Thread rule: pure functions; a Utf8Stream belongs to one thread.
+// Thread rule: pure functions; a ReadableStream belongs to one thread.
 
 #ifndef PENSTOCK_CLI_UTF8_H_
 #define PENSTOCK_CLI_UTF8_H_
@@ -34,16 +34,19 @@ std::string PrintableUtf8(std::string_view text);
 // place of each run of them, as viewers of text do.
 std::string ReadableUtf8(std::string_view text);
 
-// Text that arrives in pieces, which may end within a character.
-class Utf8Stream {
+// ReadableUtf8 of a text that arrives in pieces, which may end within a character.
+class ReadableStream {
  public:
-  // What is complete now. A byte that is part of no character is complete.
+  // What can be shown now.
   std::string Push(std::string_view bytes);
   // What is left at the end.
   std::string Finish();
 
  private:
-  std::string rest_;  // the beginning of a character
+  void Add(const Utf8Char& c, std::string_view bytes, std::string* readable);
+
+  std::string rest_;          // the beginning of a character
+  bool is_replaced_ = false;  // what came last
 };
 
 }  // namespace penstock::cli

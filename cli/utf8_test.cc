@@ -47,9 +47,9 @@ TEST(Utf8Test, WhatCannotBePrintedIsReplacedForReaders) {
   EXPECT_EQ(ReadableUtf8(""), "");
 }
 
-TEST(Utf8StreamTest, CharactersWaitForTheirLastByte) {
+TEST(ReadableStreamTest, CharactersWaitForTheirLastByte) {
   const std::string text = "a\xc3\xa9\xf0\x9f\x98\x80z";
-  Utf8Stream stream;
+  ReadableStream stream;
   std::string seen;
   for (const char byte : text) {
     const std::string complete = stream.Push(std::string(1, byte));
@@ -59,9 +59,20 @@ TEST(Utf8StreamTest, CharactersWaitForTheirLastByte) {
   EXPECT_EQ(seen, text);
   EXPECT_EQ(stream.Finish(), "");
   EXPECT_EQ(stream.Push("\xf0\x9f"), "");
-  EXPECT_EQ(stream.Push("("), "\xf0\x9f(");  // no character after all
+  EXPECT_EQ(stream.Push("("), "\xef\xbf\xbd(");  // no character after all
   EXPECT_EQ(stream.Push("\xe2\x82"), "");
-  EXPECT_EQ(stream.Finish(), "\xe2\x82");
+  EXPECT_EQ(stream.Finish(), "\xef\xbf\xbd");
+}
+
+TEST(ReadableStreamTest, PiecesGiveWhatTheWholeTextDoes) {
+  for (const std::string text :
+       {"a\x9e\x13z\xff", "\xb9\xb9\xe2\x82", "\x1b[0m\xc2\x9b\xc3", "\xff\xf0\x9f("}) {
+    ReadableStream stream;
+    std::string seen;
+    for (const char byte : text) seen += stream.Push(std::string(1, byte));
+    seen += stream.Finish();
+    EXPECT_EQ(seen, ReadableUtf8(text));
+  }
 }
 
 }  // namespace
