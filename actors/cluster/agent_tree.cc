@@ -99,14 +99,21 @@ std::vector<std::string> RunThrough(std::vector<std::string> through, bool joins
   return through;
 }
 
-std::string StarterNote(std::string_view program, std::string_view host, int wait_status,
-                        std::string_view last_line) {
+std::string StarterNote(std::string_view program, std::string_view host, std::string_view remote,
+                        int wait_status, std::string_view last_line) {
   constexpr int kFailedItself = 255;
   if (!WIFEXITED(wait_status) || WEXITSTATUS(wait_status) != kFailedItself) return "";
   program.remove_prefix(program.rfind('/') + 1);  // npos + 1 is 0
   // Lines of ssh itself end with a carriage return, too.
   while (!last_line.empty() && last_line.back() == '\r') last_line.remove_suffix(1);
-  return StrCat(" (", program, " on ", host, last_line.empty() ? "" : ": ", last_line, ")");
+  std::string remedy;
+  if (last_line.find("Host key verification failed") != std::string_view::npos) {
+    const std::string_view address = remote.substr(remote.find('@') + 1);  // without the user
+    remedy = StrCat(" ssh on ", host, " does not trust the key of ", address,
+                    ": connect to it once by hand (ssh ", remote, "), or add its key there with ",
+                    "ssh-keyscan ", address, " >> ~/.ssh/known_hosts");
+  }
+  return StrCat(" (", program, " on ", host, last_line.empty() ? "" : ": ", last_line, remedy, ")");
 }
 
 }  // namespace penstock::actors

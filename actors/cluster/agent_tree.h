@@ -69,10 +69,10 @@ std::vector<std::string> RunThrough(std::vector<std::string> through, bool joins
 inline constexpr size_t kMaxStarterLineBytes = 300;
 
 // What is said of a node behind "exited with status 255", the status of an ssh that has failed
-// itself: " (ssh on n1: its last line)", with the host that has run it. Nothing of another status,
-// which is the node's.
-std::string StarterNote(std::string_view program, std::string_view host, int wait_status,
-                        std::string_view last_line);
+// itself: " (ssh on n1: its last line)", with the host that has run it, and what to do where ssh
+// does not trust the key of the host `remote`. Nothing of another status, which is the node's.
+std::string StarterNote(std::string_view program, std::string_view host, std::string_view remote,
+                        int wait_status, std::string_view last_line);
 
 }  // namespace penstock::actors
 

@@ -8,7 +8,10 @@
 namespace penstock::actors {
 
 void ProcessNotes::OnLaunched(const LaunchCommand& command) {
-  if (!command.remote_host.empty()) processes_[command.rank].starter = command.arguments[0];
+  if (command.remote_host.empty()) return;
+  Process& process = processes_[command.rank];
+  process.starter = command.arguments[0];
+  process.remote_host = command.remote_host;
 }
 
 void ProcessNotes::OnLine(uint32_t rank, std::string_view line) {
@@ -26,7 +29,8 @@ std::string ProcessNotes::NoteOf(uint32_t rank, int wait_status, std::string_vie
     return kProbablyOutOfMemory;
   }
   if (process.starter.empty()) return "";
-  return StarterNote(process.starter, HostName(), wait_status, process.last_line);
+  return StarterNote(process.starter, HostName(), process.remote_host, wait_status,
+                     process.last_line);
 }
 
 }  // namespace penstock::actors

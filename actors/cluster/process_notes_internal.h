@@ -30,9 +30,10 @@ class ProcessNotes {
  private:
   struct Process {
     bool is_out_of_memory = false;  // the shell that ran it on its host has said so
-    // Of the first node of a program such as ssh: its name, and what it or the node has printed
-    // last.
+    // Of the first node of a program such as ssh: its name, the host that it goes to, and what it
+    // or the node has printed last.
     std::string starter;
+    std::string remote_host;
     std::string last_line;
   };
 

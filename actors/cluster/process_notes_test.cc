@@ -41,6 +41,19 @@ TEST_F(ProcessNotesTest, WhatHasStartedAProcessOnAHostIsNamedWithItsLastLine) {
   EXPECT_EQ(notes_.NoteOf(2, kSshHasFailed, ""), "");
 }
 
+TEST_F(ProcessNotesTest, AnUnknownKeyOfAHostComesWithTheRemedy) {
+  LaunchCommand far;
+  far.rank = 3;
+  far.arguments = {"ssh"};
+  far.remote_host = "me@far";
+  notes_.OnLaunched(far);
+  notes_.OnLine(3, "Host key verification failed.\r");
+  EXPECT_EQ(notes_.NoteOf(3, kSshHasFailed, ""),
+            StrCat(" (ssh on ", HostName(), ": Host key verification failed. ssh on ", HostName(),
+                   " does not trust the key of far: connect to it once by hand (ssh me@far), or "
+                   "add its key there with ssh-keyscan far >> ~/.ssh/known_hosts)"));
+}
+
 TEST_F(ProcessNotesTest, WhatTheLauncherKnowsIsKept) {
   notes_.OnLine(1, OutOfMemoryLine());
   EXPECT_EQ(notes_.NoteOf(1, SIGKILL, ", as told"), ", as told");
