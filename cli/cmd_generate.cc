@@ -382,7 +382,9 @@ absl::Status Generate(const Environment& environment, const GenerateOptions& opt
   sample.num_tokens = num_tokens;
   if (model.tokenizer.has_value()) {
     sample.num_choices = model.tokenizer->num_tokens();
-    if (options.num_bytes.has_value()) sample.num_tokens *= kMaxTokensPerByte;
+    if (options.num_bytes.has_value()) {
+      sample.num_tokens = std::min(num_tokens, INT64_MAX / kMaxTokensPerByte) * kMaxTokensPerByte;
+    }
   }
   sample.end_tokens = model.end_tokens;
   sample.temperature = options.temperature;

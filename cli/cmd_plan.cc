@@ -281,7 +281,10 @@ absl::Status Plan(const Environment& environment, const PlanOptions& options) {
     environment.out << DumpJson(json) << "\n";
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(const std::string summary, SummarizePlan(plan, copies));
+  ASSIGN_OR_RETURN(
+      const std::string summary,
+      SummarizePlan(plan, DescribeDevices(job, plan.num_devices(), plan.common.threads_per_device),
+                    copies));
   environment.out << explanation << summary << DescribeGathers(gathers)
                   << CheckpointCopyNote(job, copies.total()) << "      compiled in "
                   << FormatSeconds(search_s) << "\n";

@@ -225,8 +225,10 @@ absl::Status Run(const Environment& environment_of_call, const RunOptions& optio
   const auto num_devices = static_cast<int64_t>(program.plan.devices.size());
   const CheckpointCopies copies = CheckpointCopiesOf(job, program.plan);
   environment.err << ProcessNote(job, std::min(job.cluster.processes, num_devices)) << program.text
-                  << SummarizePlan(program.plan, copies) << CheckpointCopyNote(job, copies.total())
-                  << start.note << std::flush;
+                  << SummarizePlan(
+                         program.plan,
+                         DescribeDevices(job, num_devices, program.plan.threads_per_device), copies)
+                  << CheckpointCopyNote(job, copies.total()) << start.note << std::flush;
   if (options.is_dry) return ReportDryRun(environment, options, job, program.plan);
   return RunJob(given, environment, lines, interrupts, options, job, std::move(program),
                 std::move(feeds), std::move(start), std::move(checkpoints));

@@ -138,7 +138,7 @@ TEST_F(CmdRunTest, ATraceTellsTheCriticalPath) {
 
   EXPECT_THAT(call({"--trace", Path("trace.json")}),
               ::testing::ContainsRegex("\npath: step [2-5], .* = .* compute \\+ .* exposed "
-                                       "communication \\+ .* idle\n.*, replayed bound "));
+                                       "communication \\+ .* idle\n.*\n      replayed bound "));
 }
 
 // Without a trace file, a few steps are recorded for it.
@@ -154,7 +154,7 @@ TEST_F(CmdRunTest, TellsTheCriticalPathOfSampledSteps) {
   };
   const std::string printed = call({});
   EXPECT_THAT(printed, ::testing::ContainsRegex("\npath: step [0-9]+, .* exposed communication.*\n"
-                                                ".* hidden, bubble .*, replayed bound "));
+                                                ".* hidden .*, bubble .*\n      replayed bound "));
   EXPECT_THAT(printed, Not(HasSubstr("trace:")));
   const std::string lines = call({"--json"});
   const size_t last = lines.find("{\"summary\"");

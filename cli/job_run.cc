@@ -38,6 +38,7 @@
 #include "cli/npy.h"
 #include "cli/option_checks.h"
 #include "cli/other_load.h"
+#include "cli/plan_summary.h"
 #include "cli/processes.h"
 #include "cli/report_collect.h"
 #include "cli/report_page.h"
@@ -118,6 +119,7 @@ class JobRun {
         monitor_(plan_.name, plan_.strategy, job.train.steps, start_.info.step) {
     threads_ = job.cluster.threads.value_or(plan_.threads_per_device);
     summary_.strategy = plan_.strategy;
+    summary_.devices = DescribeDevices(job, static_cast<int64_t>(plan_.devices.size()), threads_);
     summary_.tokens_per_step = feeds_.batch() * feeds_.context();
     summary_.images_per_step = feeds_.examples() != nullptr ? feeds_.batch() : 0;
     summary_.validation_loss = kNotMeasured;

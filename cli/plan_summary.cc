@@ -4,6 +4,8 @@
 #include <numeric>
 #include <vector>
 
+#include "cli/device_list.h"
+#include "cli/job_machine.h"
 #include "cli/progress.h"
 
 #include "actors/engine/check_plan.h"
@@ -33,8 +35,9 @@ CollectiveBuffers PeakCollectiveBuffers(const planner::Plan& plan,
 }
 
 // `plan`: what is not of single devices, and their arenas.
-std::string Summarize(const planner::Plan& plan, const planner::PlanCounts& counts,
-                      const CollectiveBuffers& buffers, const CheckpointCopies& copies) {
+std::string Summarize(const planner::Plan& plan, std::string_view devices,
+                      const planner::PlanCounts& counts, const CollectiveBuffers& buffers,
+                      const CheckpointCopies& copies) {
   const auto copied = [](const std::vector<uint64_t>& bytes, size_t d) {
     return d < bytes.size() ? bytes[d] : 0;
   };
@@ -53,9 +56,8 @@ std::string Summarize(const planner::Plan& plan, const planner::PlanCounts& coun
   }
   return StrCat("plan: ", plan.strategy, ", ", Counted(plan.num_microbatches, "micro-batch", "es"),
                 ", ", Counted(plan.stages.size(), "stage"), ", schedule ", plan.policy, "\n      ",
-                Counted(plan.devices.size(), "device"), " of ",
-                Counted(plan.threads_per_device, "thread"), ", ", Counted(counts.actors, "actor"),
-                ", ", Counted(counts.channels, "channel"), ", ",
+                devices, ", ", Counted(counts.actors, "actor"), ", ",
+                Counted(counts.channels, "channel"), ", ",
                 Counted(counts.collectives, "collective"), "\n      up to ", memory,
                 ", predicted step ", FormatSeconds(plan.predicted_step_s), "\n");
 }
@@ -69,20 +71,44 @@ CollectiveBuffers PeakCollectiveBuffers(const planner::Plan& plan) {
   return PeakCollectiveBuffers(plan, devices);
 }
 
-std::string SummarizePlan(const planner::Plan& plan, const CheckpointCopies& copies) {
-  return Summarize(plan, planner::Count(plan), PeakCollectiveBuffers(plan), copies);
+std::string DescribeDevices(const Job& job, int64_t num_devices, int64_t threads) {
+  if (!job.cluster.file.empty()) {
+    const absl::StatusOr<planner::Machine> machine = MachineOf(job, num_devices);
+    std::vector<std::string> kinds;
+    for (int64_t device = 0; machine.ok() && device < num_devices; ++device) {
+      const std::string& kind = machine->cluster.KindOf(device).name;
+      if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
+    }
+    return StrCat(Counted(num_devices, "device"),
+                  kinds.empty() ? "" : StrCat(" (", StrJoin(kinds, ", "), ")"));
+  }
+  const DeviceList devices = DeviceListOf(job, num_devices).value_or(DeviceList());
+  const int64_t num_gpus = devices.Count("cuda", 0, num_devices);
+  std::vector<std::string> parts;
+  if (num_gpus < num_devices) {
+    parts.push_back(
+        StrCat(Counted(num_devices - num_gpus, "device"), " of ", Counted(threads, "thread")));
+  }
+  if (num_gpus > 0) parts.push_back(Counted(num_gpus, "GPU"));
+  return StrJoin(parts, " and ");
 }
 
-absl::StatusOr<std::string> SummarizePlan(const planner::FoldedPlan& plan,
+std::string SummarizePlan(const planner::Plan& plan, std::string_view devices,
+                          const CheckpointCopies& copies) {
+  return Summarize(plan, devices, planner::Count(plan), PeakCollectiveBuffers(plan), copies);
+}
+
+absl::StatusOr<std::string> SummarizePlan(const planner::FoldedPlan& plan, std::string_view devices,
                                           const CheckpointCopies& copies) {
-  const std::vector<uint32_t> devices = planner::FirstOfPrograms(plan);
-  ASSIGN_OR_RETURN(const planner::Plan some, planner::ExpandDevices(plan, devices));
-  return Summarize(some, planner::Count(plan), PeakCollectiveBuffers(some, devices), copies);
+  const std::vector<uint32_t> firsts = planner::FirstOfPrograms(plan);
+  ASSIGN_OR_RETURN(const planner::Plan some, planner::ExpandDevices(plan, firsts));
+  return Summarize(some, devices, planner::Count(plan), PeakCollectiveBuffers(some, firsts),
+                   copies);
 }
 
 std::string SummarizeJob(const JobGraph& job) {
-  std::string text = StrCat("job:  ", job.graph.name(), ", ",
-                            FormatCount(static_cast<double>(job.num_parameters)), " parameters\n");
+  std::string text =
+      StrCat("job:  ", job.graph.name(), ", ", FormatParameters(job.num_parameters), "\n");
   if (!job.note.empty()) StrAppend(&text, "      ", job.note, "\n");
   return text;
 }

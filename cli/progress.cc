@@ -1,7 +1,9 @@
 #include "cli/progress.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <string_view>
 
 #include "fmt/format.h"
 
@@ -54,6 +56,17 @@ std::string FormatCount(double count) {
   if (count >= 1e6) return fmt::format("{:.3g}M", count / 1e6);
   if (count >= 1e3) return fmt::format("{:.3g}k", count / 1e3);
   return fmt::format("{:.3g}", count);
+}
+
+std::string FormatParameters(int64_t count) {
+  constexpr std::array<std::string_view, 5> kUnits = {"", "K", "M", "B", "T"};
+  auto amount = static_cast<double>(count);
+  size_t unit = 0;
+  while (amount >= 999.5 && unit + 1 < kUnits.size()) {
+    amount /= 1000;
+    ++unit;
+  }
+  return fmt::format("{:.3g}{} {}", amount, kUnits[unit], count == 1 ? "parameter" : "parameters");
 }
 
 std::string ProgressBar(const ProgressState& state, int width) {

@@ -32,6 +32,9 @@ std::string FormatLoss(double loss);
 std::string FormatDuration(double seconds);
 // "950", "12.3k", "4.56M".
 std::string FormatCount(double count);
+// "117 parameters", "3.22M parameters", "175B parameters": with K, M, B (10^9) and T, as people
+// count those of models.
+std::string FormatParameters(int64_t count);
 
 // How far a text has come that takes long to make: "1200/4096 tokens  350 tokens/s", drawn over on
 // a terminal, elsewhere a line every ten seconds.

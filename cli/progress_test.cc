@@ -18,6 +18,16 @@ TEST(ProgressTest, FormatsDurationsAndCounts) {
   EXPECT_EQ(FormatCount(4.56e6), "4.56M");
 }
 
+TEST(ProgressTest, ParametersHaveTheUnitsOfModels) {
+  EXPECT_EQ(FormatParameters(1), "1 parameter");
+  EXPECT_EQ(FormatParameters(117), "117 parameters");
+  EXPECT_EQ(FormatParameters(12'300), "12.3K parameters");
+  EXPECT_EQ(FormatParameters(3'217'000), "3.22M parameters");
+  EXPECT_EQ(FormatParameters(124'439'808), "124M parameters");
+  EXPECT_EQ(FormatParameters(174'591'683'584), "175B parameters");
+  EXPECT_EQ(FormatParameters(999'600'000'000), "1T parameters");
+}
+
 TEST(ProgressTest, SmallLossesKeepTheirDigitsAndNanHasNoSign) {
   EXPECT_EQ(FormatLoss(2.5), "2.5000");
   EXPECT_EQ(FormatLoss(0), "0.0000");

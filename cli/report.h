@@ -92,8 +92,9 @@ struct ReportPath {
   double idle_s = 0;
   double hidden_fraction = 0;
   double bubble_fraction = 0;
-  double bound_s = kNoNumber;  // replayed; NaN: not known
-  int64_t mean_steps = 0;      // of the means below
+  double bound_s = kNoNumber;     // replayed; NaN: not known
+  int64_t mean_steps = 0;         // of the means below
+  bool mean_omits_first = false;  // MeanOmitsFirst (run_report.h)
   double mean_step_s = 0;
   double mean_compute_s = 0;
   double mean_exposed_s = 0;

@@ -64,6 +64,7 @@ void CollectPath(const planner::Plan& plan, const RunSummary& summary, Report* r
                   .bubble_fraction = path.bubble_fraction(),
                   .bound_s = summary.replayed_step_s,
                   .mean_steps = mean.num_steps,
+                  .mean_omits_first = MeanOmitsFirst(summary),
                   .mean_step_s = mean.duration_s,
                   .mean_compute_s = mean.compute_s,
                   .mean_exposed_s = mean.exposed_communication_s,

@@ -312,11 +312,13 @@ class Page {
                 {"p1", "exposed communication", p.exposed_s},
                 {"p2", "waiting for cores", p.core_wait_s},
                 {"p3", "idle", p.idle_s}});
-    AddPathRow(StrCat("mean of ", Counted(p.mean_steps, "step")), p.mean_step_s,
-               {{"p0", "compute", p.mean_compute_s},
-                {"p1", "exposed communication", p.mean_exposed_s},
-                {"p2", "waiting for cores", p.mean_core_wait_s},
-                {"p3", "idle", p.mean_idle_s}});
+    AddPathRow(
+        StrCat("mean of ", Counted(p.mean_steps, "step"), p.mean_omits_first ? kWithoutFirst : ""),
+        p.mean_step_s,
+        {{"p0", "compute", p.mean_compute_s},
+         {"p1", "exposed communication", p.mean_exposed_s},
+         {"p2", "waiting for cores", p.mean_core_wait_s},
+         {"p3", "idle", p.mean_idle_s}});
     out_ += "</tbody></table>\n<div class=\"halves\">\n";
     AddActs();
     AddDevices();
@@ -503,8 +505,9 @@ class Page {
       return;
     }
     AddText(StrCat(
-        "Of ", Counted(report_.num_operators, "operator"),
-        ", a mean over the traced steps. Time, calls and share are those of all devices together; "
+        "Of ", Counted(report_.num_operators, "operator"), ", a mean over the traced steps",
+        report_.path.has_value() && report_.path->mean_omits_first ? kWithoutFirst : "",
+        ". Time, calls and share are those of all devices together; "
         "layers of a stage count together. Rates are while the operator runs, by the clock: "
         "devices that share cores slow each other down. Bytes are those of operands and results, "
         "each once; of a communication, those that a device receives."));

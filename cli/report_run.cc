@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "cli/files.h"
+#include "cli/plan_summary.h"
 #include "cli/progress.h"
 #include "fmt/format.h"
 
@@ -69,7 +70,7 @@ double PeakBytes(bool is_in_this_process) {
 
 std::string DevicesText(const RunDescription& run) {
   std::string text =
-      StrCat(Counted(run.plan.devices.size(), "device"), " of ", Counted(run.threads, "thread"));
+      DescribeDevices(run.job, static_cast<int64_t>(run.plan.devices.size()), run.threads);
   if (run.nodes.empty()) return StrCat(text, " in one process");
   std::set<std::string> hosts;
   for (const actors::NodeDescription& node : run.nodes) hosts.insert(node.host);
@@ -105,8 +106,7 @@ void DescribeRun(const RunDescription& run, Report* report) {
   add(HasSuffix(run.file, ".plan") ? "Plan" : "Job", run.file);
   add("Plan", run.plan_file);
   add("Command", ShellCommand(run.arguments));
-  add("Model", StrCat(plan.name, ", ", FormatCount(static_cast<double>(NumParameters(plan))),
-                      " parameters"));
+  add("Model", StrCat(plan.name, ", ", FormatParameters(NumParameters(plan))));
   add("Strategy", plan.strategy);
   add("Schedule", StrCat(plan.policy, ", ", Counted(plan.num_microbatches, "micro-batch", "es"),
                          ", ", Counted(plan.stages.size(), "stage")));

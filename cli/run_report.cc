@@ -91,16 +91,20 @@ std::string PathSum(const actors::CriticalPath& path) {
                  RunSeconds(path.idle_ns));
 }
 
-std::string MeanPathText(const actors::MeanPath& path) {
-  return StrCat("Mean of ", Counted(path.num_steps, "traced step"), ": ",
+std::string MeanPathText(const RunSummary& summary) {
+  const actors::MeanPath& path = summary.mean_path;
+  return StrCat("Mean of ", Counted(path.num_steps, "traced step"),
+                MeanOmitsFirst(summary) ? kWithoutFirst : "", ": ",
                 PathSum(path.duration_s, path.compute_s, path.exposed_communication_s,
                         path.core_wait_s, path.idle_s),
                 ".");
 }
 
 std::string PathFractions(const actors::CriticalPath& path) {
-  return fmt::format("{:.0f} % of communication hidden, bubble {:.0f} % of device time",
-                     100 * path.hidden_fraction(), 100 * path.bubble_fraction());
+  return fmt::format(
+      "{:.0f} % of communication hidden behind computation, bubble (devices with nothing to do) "
+      "{:.0f} % of device time",
+      100 * path.hidden_fraction(), 100 * path.bubble_fraction());
 }
 
 // Whether the trace lacks events of a step that ran.
@@ -131,7 +135,8 @@ std::string TraceText(const RunSummary& summary) {
 // A step that takes the time given by planner/cost/replay.h, with the measured times of actors.
 std::string ReplayText(const RunSummary& summary) {
   if (!(summary.replayed_step_s > 0)) return "";
-  return StrCat(", replayed bound ", FormatSeconds(summary.replayed_step_s));
+  return StrCat("replayed bound (the step at these kernel times, without overhead) ",
+                FormatSeconds(summary.replayed_step_s));
 }
 
 // The acts that take most of the path, those of all micro-batches together.
@@ -139,10 +144,11 @@ constexpr size_t kMostPathActs = 10;
 
 std::string PathReport(const planner::Plan& plan, const RunSummary& summary) {
   const actors::CriticalPath& path = *summary.path;
+  const std::string replay = ReplayText(summary);
   std::string text = StrCat(
       "## Critical path (step ", actors::StepNumber(path.step.step), ", of median time)\n\n",
-      PathSum(path), "; ", PathFractions(path), ReplayText(summary), ".\n\n",
-      MeanPathText(summary.mean_path),
+      PathSum(path), "; ", PathFractions(path), replay.empty() ? "" : "; ", replay, ".\n\n",
+      MeanPathText(summary),
       "\n\nThe path is the chain of acts that determined the step time; an act is one firing of an "
       "actor. Communication is exposed while its device does not compute. Waiting for cores: other "
       "devices computed on all cores of the device. Idle: nothing of the path ran, because a "
@@ -189,6 +195,12 @@ double TypicalStepTime(absl::Span<const double> step_times_s) {
   std::sort(sorted.begin(), sorted.end());
   const size_t middle = sorted.size() / 2;
   return sorted.size() % 2 == 1 ? sorted[middle] : 0.5 * (sorted[middle - 1] + sorted[middle]);
+}
+
+bool MeanOmitsFirst(const RunSummary& summary) {
+  const std::vector<actors::ExplainedStep>& steps = summary.mean_path.steps;
+  const bool is_recorded = !summary.traced.has_value() || summary.traced->first == 0;
+  return summary.first_step == 0 && is_recorded && !steps.empty() && steps[0].step > 0;
 }
 
 std::string OtherLoadNote(const RunSummary& summary) {
@@ -285,26 +297,31 @@ std::string SummaryText(const RunSummary& summary) {
     }
     text += "\n";
   } else if (!std::isnan(summary.validation_loss)) {
-    text += fmt::format(
-        "      validation loss {}, {:.2f} of the unigram entropy {:.4f} (nats a byte)\n",
-        FormatLoss(summary.validation_loss), summary.validation_loss / summary.unigram_entropy,
-        summary.unigram_entropy);
+    text += fmt::format("      validation loss {}; guessing by frequency alone gives {}\n",
+                        FormatLoss(summary.validation_loss), FormatLoss(summary.unigram_entropy));
   }
   if (summary.path.has_value()) {
     StrAppend(&text, "path: step ", actors::StepNumber(summary.path->step.step), ", ",
-              PathSum(*summary.path), "\n      ", PathFractions(*summary.path), ReplayText(summary),
-              "\n");
+              PathSum(*summary.path), "\n      ", PathFractions(*summary.path), "\n");
+    if (const std::string replay = ReplayText(summary); !replay.empty()) {
+      StrAppend(&text, "      ", replay, "\n");
+    }
   }
   for (const std::string& line : summary.graphs) StrAppend(&text, "graphs: ", line, "\n");
   if (IsTraceCut(summary)) StrAppend(&text, "trace: ", TraceText(summary), "\n");
-  if (!summary.sample.empty()) StrAppend(&text, "\n", ReadableUtf8(summary.sample), "\n");
+  if (!summary.sample.empty()) {
+    StrAppend(&text,
+              "\nsample of what the trained model writes, as it continues held-out text:\n\n",
+              ReadableUtf8(summary.sample), "\n");
+  }
   return text;
 }
 
 std::string RunReport(const planner::Plan& plan, const RunSummary& summary,
                       absl::Span<const actors::TraceEvent> events) {
   const double step_time_s = TypicalStepTime(summary.step_times_s);
-  std::string text = StrCat("# Run of ", plan.name, "\n\n    ", SummarizePlan(plan), "\n");
+  std::string text =
+      StrCat("# Run of ", plan.name, "\n\n    ", SummarizePlan(plan, summary.devices), "\n");
   text += fmt::format(
       "| | predicted | measured | measured / predicted |\n|---|---|---|---|\n"
       "| step | {} | {} | {} |\n\n",

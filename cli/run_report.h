@@ -28,6 +28,7 @@ struct Validation {
 
 struct RunSummary {
   std::string strategy;
+  std::string devices;          // as DescribeDevices has them (plan_summary.h)
   int64_t first_step = 0;       // steps of the runs that this one continues
   int64_t steps = 0;            // that ran
   int64_t tokens_per_step = 0;  // 0: no text
@@ -65,6 +66,10 @@ struct RunSummary {
 
 // The median of the steps after the first, which warms up; of all where there is only one.
 double TypicalStepTime(absl::Span<const double> step_times_s);
+
+// Whether the mean path is without the first step of the run, which was recorded and warms up.
+bool MeanOmitsFirst(const RunSummary& summary);
+inline constexpr char kWithoutFirst[] = ", without the first, which warms up";
 
 // Why parts of the path may be longer than they would be on a quiet machine: other programs had a
 // part of the cores. Empty where they hardly had one, or there is no path.

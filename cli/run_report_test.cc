@@ -43,6 +43,29 @@ TEST(RunReportTest, AWholeTraceNeedsNoNote) {
   EXPECT_THAT(SummaryJson(untraced), Not(HasSubstr("traced_steps")));
 }
 
+TEST(RunReportTest, TheSampleSaysWhatItIs) {
+  RunSummary summary;
+  summary.steps = 1;
+  EXPECT_THAT(SummaryText(summary), Not(HasSubstr("sample")));
+  summary.sample = "the\xff";
+  EXPECT_THAT(SummaryText(summary),
+              HasSubstr("\n\nsample of what the trained model writes, as it continues held-out "
+                        "text:\n\nthe\xef\xbf\xbd\n"));
+}
+
+TEST(RunReportTest, AMeanWithoutTheFirstStepSaysSo) {
+  RunSummary summary = Traced(3, actors::StepRange{0, 2});
+  summary.path.emplace();
+  summary.mean_path.num_steps = 2;
+  summary.mean_path.steps = {{.step = 1}, {.step = 2}};
+  planner::Plan plan;
+  EXPECT_THAT(RunReport(plan, summary, {}),
+              HasSubstr("Mean of 2 traced steps, without the first, which warms up: "));
+  // The trace has lost it.
+  summary.traced = actors::StepRange{1, 2};
+  EXPECT_THAT(RunReport(plan, summary, {}), HasSubstr("Mean of 2 traced steps: "));
+}
+
 TEST(RunReportTest, UtilisationIsShownWhereThePeakIsKnown) {
   RunSummary summary;
   summary.steps = 3;
