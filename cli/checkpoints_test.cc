@@ -595,6 +595,9 @@ TEST_F(CheckpointsTest, ShowAndMerge) {
   EXPECT_TRUE(has_embedding) << outcome.out;
   outcome = Call({"checkpoint", "show", Folder()});
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("after step 3"), HasSubstr("wte ")));
+  // What the model is made with, and nothing that others have.
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("model.heads = "), Not(HasSubstr("model.experts")),
+                                 Not(HasSubstr("model.rotary_base"))));
 
   outcome = Call({"checkpoint", "verify", Folder(), "--json"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;

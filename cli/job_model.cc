@@ -1,5 +1,6 @@
 #include "cli/job_model.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -136,21 +137,27 @@ std::vector<planner::ProgramSetting> ProgramSettings(const Job& job, const JobMo
         fmt::format("graph {} {:016x}", forward.name(), planner::Fingerprint(forward)));
     if (IsHalf(model.precision)) add("train.dtype", Name(model.precision));
   } else {
+    const std::vector<std::string_view>& known = model.model->sizes;
+    const auto add_size = [&](std::string_view size, const auto& value) {
+      const bool is_read =
+          known.empty() || std::find(known.begin(), known.end(), size) != known.end();
+      if (is_read) add(StrCat("model.", size), value);
+    };
     add("model.name", model.model->name);
-    add("model.layers", model.config.layers);
-    add("model.width", model.config.width);
-    add("model.heads", model.config.heads);
-    add("model.context", model.config.context);
-    add("model.vocabulary", model.config.vocabulary);
-    add("model.dropout", model.config.dropout);
-    add("model.experts", model.config.experts);
-    add("model.top_k", model.config.top_k);
-    add("model.capacity_factor", model.config.capacity_factor);
-    add("model.balance", model.config.balance);
-    add("model.expert_every", model.config.expert_every);
-    add("model.kv_heads", model.config.kv_heads);
-    add("model.hidden", model.config.hidden);
-    add("model.rotary_base", model.config.rotary_base);
+    add_size("layers", model.config.layers);
+    add_size("width", model.config.width);
+    add_size("heads", model.config.heads);
+    add_size("context", model.config.context);
+    add_size("vocabulary", model.config.vocabulary);
+    add_size("dropout", model.config.dropout);
+    add_size("experts", model.config.experts);
+    add_size("top_k", model.config.top_k);
+    add_size("capacity_factor", model.config.capacity_factor);
+    add_size("balance", model.config.balance);
+    add_size("expert_every", model.config.expert_every);
+    add_size("kv_heads", model.config.kv_heads);
+    add_size("hidden", model.config.hidden);
+    add_size("rotary_base", model.config.rotary_base);
     if (const graph::RotaryScaling& scaling = model.config.rotary_scaling; scaling.type != "none") {
       add("model.rotary_scaling", scaling.type);
       add("model.rotary_factor", scaling.factor);
@@ -158,12 +165,12 @@ std::vector<planner::ProgramSetting> ProgramSettings(const Job& job, const JobMo
       add("model.rotary_high_factor", scaling.high_factor);
       add("model.rotary_context", scaling.context);
     }
-    add("model.norm_epsilon", model.config.norm_epsilon);
-    add("model.tied", model.config.is_tied);
+    add_size("norm_epsilon", model.config.norm_epsilon);
+    add_size("tied", model.config.is_tied);
     if (model.model->reads_images) {
-      add("model.image", model.config.image);
-      add("model.channels", model.config.channels);
-      add("model.classes", model.config.classes);
+      add_size("image", model.config.image);
+      add_size("channels", model.config.channels);
+      add_size("classes", model.config.classes);
     }
     add("train.batch", job.train.batch);
     add("train.dtype", Name(job.train.dtype));

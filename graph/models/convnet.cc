@@ -40,6 +40,7 @@ Model ConvnetModel() {
   model.defaults.classes = 10;
   model.check = [](const ModelConfig& config) { return CheckClassifier(config, config.layers); };
   model.build = BuildConvnet;
+  model.sizes = {"layers", "width", "dropout", "image", "channels", "classes"};
   model.tensor_splits = {
       {.pattern = "h*.conv1.w", .dim = 0, .what = "channels"},
       {.pattern = "h*.conv2.w", .dim = 1, .what = "channels"},

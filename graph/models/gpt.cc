@@ -35,6 +35,7 @@ Model GptModel() {
   model.summary = "GPT-2 architecture: pre-norm transformer with tied embeddings";
   model.check = CheckTransformer;
   model.build = BuildGpt;
+  model.sizes = TransformerSizes();
   model.tensor_splits = TransformerSplits();
   model.can_generate = true;
   for (SplitHint& hint : MlpSplits()) model.tensor_splits.push_back(std::move(hint));

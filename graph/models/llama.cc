@@ -121,6 +121,10 @@ Model LlamaModel() {
   model.defaults.dropout = 0;
   model.check = CheckLlama;
   model.build = BuildLlama;
+  model.sizes = TransformerSizes();
+  for (const std::string_view size : {"kv_heads", "hidden", "rotary_base", "tied"}) {
+    model.sizes.push_back(size);
+  }
   model.can_generate = true;
   model.takes_any_context = true;
   model.tensor_splits = {

@@ -66,6 +66,7 @@ Model MlpModel() {
   model.defaults.context = 16;
   model.check = CheckModelConfig;
   model.build = BuildMlp;
+  model.sizes = {"layers", "width", "context", "vocabulary", "dropout"};
   model.tensor_splits = {
       {.pattern = "wte", .dim = 0, .what = "vocabulary"},
       {.pattern = "h*.mlp.w1", .dim = 1, .what = "hidden units"},

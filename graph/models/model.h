@@ -123,6 +123,10 @@ struct Model {
   std::function<absl::Status(const ModelConfig&)> check;
   // Appends the model. REQUIRES: check passed and batch > 0. Errors are the builder's.
   std::function<ModelOutputs(GraphBuilder&, const ModelConfig&, ModelUse, int64_t batch)> build;
+  // The members of ModelConfig that `check` and `build` read besides dtype, step_tokens and
+  // rotary_scaling, under their names in jobs: "width". Others say nothing of the model. Empty:
+  // not known.
+  std::vector<std::string_view> sizes = {};
   std::vector<SplitHint> tensor_splits;  // what strategies split
   bool can_generate = false;             // whether `build` knows kGenerate
   bool takes_any_context = false;        // whether no parameter depends on config.context

@@ -1,7 +1,10 @@
 #include "graph/models/model.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -9,6 +12,7 @@
 
 #include "base/strings.h"
 #include "graph/models/moe.h"
+#include "graph/text.h"
 #include "graph/verify.h"
 
 namespace penstock::graph {
@@ -243,6 +247,47 @@ TEST_F(ModelTest, HintsNameParametersSequencesAndHeads) {
       }
       EXPECT_GT(matches, 0) << name << " " << hint.pattern;
     }
+  }
+}
+
+// What a model does not name changes nothing.
+TEST_F(ModelTest, SizesThatAreNotNamedAreNotRead) {
+  const std::pair<std::string_view, void (*)(ModelConfig&)> changes[] = {
+      {"layers", [](ModelConfig& c) { c.layers = 3; }},
+      {"width", [](ModelConfig& c) { c.width = 64; }},
+      {"heads", [](ModelConfig& c) { c.heads = 2; }},
+      {"context", [](ModelConfig& c) { c.context = 12; }},
+      {"vocabulary", [](ModelConfig& c) { c.vocabulary = 300; }},
+      {"dropout", [](ModelConfig& c) { c.dropout = 0.3; }},
+      {"kv_heads", [](ModelConfig& c) { c.kv_heads = 2; }},
+      {"hidden", [](ModelConfig& c) { c.hidden = 40; }},
+      {"rotary_base", [](ModelConfig& c) { c.rotary_base = 5e3; }},
+      {"norm_epsilon", [](ModelConfig& c) { c.norm_epsilon = 1e-3; }},
+      {"tied", [](ModelConfig& c) { c.is_tied = true; }},
+      {"experts", [](ModelConfig& c) { c.experts = 4; }},
+      {"top_k", [](ModelConfig& c) { c.top_k = 1; }},
+      {"capacity_factor", [](ModelConfig& c) { c.capacity_factor = 2; }},
+      {"balance", [](ModelConfig& c) { c.balance = 0.1; }},
+      {"expert_every", [](ModelConfig& c) { c.expert_every = 1; }},
+      {"image", [](ModelConfig& c) { c.image = 16; }},
+      {"channels", [](ModelConfig& c) { c.channels = 3; }},
+      {"classes", [](ModelConfig& c) { c.classes = 7; }}};
+  for (const std::string_view name : models_.ModelNames()) {
+    const std::vector<std::string_view>& sizes = models_.FindModel(name)->sizes;
+    const absl::StatusOr<Graph> before = Build(name, Small(), ModelUse::kTrain, 3);
+    ASSERT_TRUE(before.ok()) << name << ": " << before.status();
+    size_t num_read = 0;
+    for (const auto& [size, change] : changes) {
+      ModelConfig config = Small();
+      change(config);
+      const absl::StatusOr<Graph> after = Build(name, config, ModelUse::kTrain, 3);
+      ASSERT_TRUE(after.ok()) << name << " " << size << ": " << after.status();
+      const bool is_read = PrintGraph(*after) != PrintGraph(*before);
+      const bool is_named = std::find(sizes.begin(), sizes.end(), size) != sizes.end();
+      EXPECT_EQ(is_read, is_named) << name << " " << size;
+      num_read += is_named ? 1 : 0;
+    }
+    EXPECT_EQ(num_read, sizes.size()) << name << " names a size that there is not";
   }
 }
 

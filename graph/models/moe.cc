@@ -74,6 +74,11 @@ Model MoeModel() {
       "gpt with mixture-of-experts layers: top-k routing, limited or unlimited capacity";
   model.check = CheckMoe;
   model.build = BuildMoe;
+  model.sizes = TransformerSizes();
+  for (const std::string_view size :
+       {"experts", "top_k", "capacity_factor", "balance", "expert_every"}) {
+    model.sizes.push_back(size);
+  }
   model.can_generate = true;
   model.tensor_splits = TransformerSplits();
   for (SplitHint& hint : MlpSplits()) model.tensor_splits.push_back(std::move(hint));

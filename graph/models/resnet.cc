@@ -72,6 +72,7 @@ Model ResnetModel() {
     return CheckClassifier(config, config.image <= kSmallImage ? kStages - 1 : kStages + 1);
   };
   model.build = BuildResnet;
+  model.sizes = {"layers", "width", "dropout", "image", "channels", "classes"};
   model.tensor_splits = {
       {.pattern = "s*.h*.conv1.w", .dim = 0, .what = "channels"},
       {.pattern = "s*.h*.conv2.w", .dim = 1, .what = "channels"},

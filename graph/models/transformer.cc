@@ -116,6 +116,10 @@ void AddLoss(GraphBuilder& builder, ModelUse use, ValueId auxiliary, ModelOutput
   if (has_more) outputs->loss = builder.Add("add", {outputs->loss, auxiliary}, {}, "loss");
 }
 
+std::vector<std::string_view> TransformerSizes() {
+  return {"layers", "width", "heads", "context", "vocabulary", "dropout", "norm_epsilon"};
+}
+
 std::vector<SplitHint> TransformerSplits() {
   std::vector<SplitHint> splits = {
       {.pattern = "wte", .dim = 0, .what = "vocabulary"},

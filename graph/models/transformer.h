@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -42,6 +43,9 @@ ValueId LastTokens(GraphBuilder& builder, ValueId x);
 // Sets the loss of the logits, where there are labels. `auxiliary`, unless kNoValue, is added to
 // that of training.
 void AddLoss(GraphBuilder& builder, ModelUse use, ValueId auxiliary, ModelOutputs* outputs);
+
+// Model::sizes of CheckTransformer and BuildTransformer.
+std::vector<std::string_view> TransformerSizes();
 
 // How tensor parallelism splits embedding and attention, with SequenceSplits; and that of AddMlp.
 std::vector<SplitHint> TransformerSplits();
