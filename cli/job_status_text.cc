@@ -54,6 +54,14 @@ std::string_view Name(State state) {
   return "silent";
 }
 
+// " 0.3 s"; empty where a wait has hardly begun, as those of devices that wait for each other in
+// turn have.
+std::string WaitDuration(const actors::DeviceSnapshot& device) {
+  constexpr double kShortestWait = 0.05;
+  const double seconds = Seconds(device.still_ns);
+  return seconds < kShortestWait ? "" : StrCat(" ", Duration(seconds));
+}
+
 const ProcessSnapshot* ProcessOf(const JobStatus& status, uint32_t device) {
   for (const ProcessSnapshot& process : status.processes) {
     if (device - process.first_device < process.num_devices) return &process;
@@ -169,7 +177,7 @@ class Tree {
     const std::string indent(2 * std::min(depth, kMaxIndent), ' ');
     const actors::DeviceSnapshot& state = status_.devices[device].state;
     std::string line = StrCat(indent, "device ", device, " ", Activity(status_, device));
-    if (state.state == State::kWaiting) StrAppend(&line, " ", Duration(Seconds(state.still_ns)));
+    if (state.state == State::kWaiting) line += WaitDuration(state);
     if (state.state == State::kWaiting || state.state == State::kRunning) {
       StrAppend(&line, ", in step ", state.step + 1);
     }
@@ -448,7 +456,7 @@ std::string TopText(const JobStatus& status, const JobStatus* before, int max_ro
     std::string does = Activity(status, d);
     if (device.state.state == State::kWaiting) {
       const std::vector<const ActorWait*> waits = WaitsOf(status, d, status.roots);
-      does = StrCat("waits ", Duration(Seconds(device.state.still_ns)));
+      does = StrCat("waits", WaitDuration(device.state));
       if (!waits.empty()) {
         StrAppend(&does, " for ", Printable(waits[0]->what));
         if (waits[0]->devices.empty()) StrAppend(&does, " ('", Printable(waits[0]->actor), "')");

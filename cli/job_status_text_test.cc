@@ -67,6 +67,14 @@ TEST(StackTextTest, PrintsChainsFromTheRoot) {
             "device 3 does not answer: node 1 (process 12 on host-b) has been silent for 2.3 s\n");
 }
 
+// Devices of a job that runs well wait for each other all the time.
+TEST(StackTextTest, AWaitThatHasHardlyBegunHasNoTime) {
+  JobStatus status = FourDevices();
+  status.devices[1].state.still_ns = 20'000'000;
+  EXPECT_THAT(StackText(status), HasSubstr("  device 1 waits, in step 8\n"));
+  EXPECT_THAT(TopText(status, nullptr, 0, 0), HasSubstr("waits for device 0, recv of 'h'\n"));
+}
+
 // A receive that was started early says less than what waits for the root.
 TEST(StackTextTest, WhatTheRootKeepsWaitingComesFirst) {
   JobStatus status = FourDevices();
