@@ -36,8 +36,9 @@ int64_t DeviceGroupOf(const JobGraph& job, size_t group) {
 
 std::string BytesText(double num_bytes) { return FormatBytes(static_cast<uint64_t>(num_bytes)); }
 
-// Columns as wide as their widest cell: the first one flush left, the others flush right.
-std::string Table(const std::vector<std::vector<std::string>>& rows) {
+// Columns as wide as their widest cell: the first one and the last `num_text` flush left, the
+// others flush right.
+std::string Table(const std::vector<std::vector<std::string>>& rows, size_t num_text = 1) {
   std::vector<size_t> widths;
   for (const std::vector<std::string>& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
@@ -47,7 +48,7 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
   for (const std::vector<std::string>& row : rows) {
     std::string line = "  ";
     for (size_t c = 0; c < row.size(); ++c) {
-      const bool is_text = c == 0 || c + 1 == widths.size();
+      const bool is_text = c == 0 || c + num_text >= widths.size();
       if (c > 0) line += "  ";
       line += is_text ? fmt::format("{:<{}}", row[c], widths[c])
                       : fmt::format("{:>{}}", row[c], widths[c]);
@@ -219,32 +220,33 @@ std::vector<const Candidate*> RunnersUp(const planner::SearchResult& search) {
   return runners_up;
 }
 
-// What another candidate lacks to win.
+// "its communication took 30 % less time": what would have another candidate chosen. "-": it is as
+// fast.
 std::string WhatWouldWin(const Candidate& other, const Candidate& best) {
   const double gain = best.estimate.step_s - other.estimate.step_s;
   if (!other.estimate.fits()) {
     const GroupEstimate& fullest = other.estimate.groups[other.estimate.fullest_group()];
-    return StrCat("wins if a device has ",
+    return StrCat("a device had ",
                   fullest.fits_on_host() ? BytesText(fullest.used_bytes())
                                          : StrCat(BytesText(fullest.memory.host), " on its host"),
-                  ": ", fmt::format("{:.1f} % faster", 100 * gain / best.estimate.step_s));
+                  "; it is ", fmt::format("{:.1f} % faster", 100 * gain / best.estimate.step_s));
   }
   const StepEstimate& step = other.estimate;
   const double needed = -gain;
-  if (needed <= planner::kTieTolerance * best.estimate.step_s) return "ties";
+  if (needed <= planner::kTieTolerance * best.estimate.step_s) return "-";
   const auto part = [&](double seconds) {
     return fmt::format("{:.0f} %", std::ceil(100 * needed / seconds));
   };
   if (step.communication_s > needed && step.communication_s >= step.bubble_s) {
-    return StrCat("wins if its communication takes ", part(step.communication_s), " less");
+    return StrCat("its communication took ", part(step.communication_s), " less time");
   }
   if (step.bubble_s > needed) {
-    return StrCat("wins if its bubble is ", part(step.bubble_s), " shorter");
+    return StrCat("its bubble were ", part(step.bubble_s), " shorter");
   }
   if (step.compute_s > needed) {
-    return StrCat("wins if its computation takes ", part(step.compute_s), " less");
+    return StrCat("its computation took ", part(step.compute_s), " less time");
   }
-  return "no part of its step is long enough to make up for the difference";
+  return "nothing: no part of its step is as long as the difference";
 }
 
 nlohmann::json StepJson(const StepEstimate& estimate) {
@@ -256,26 +258,26 @@ nlohmann::json StepJson(const StepEstimate& estimate) {
 
 std::string RunnersUpTable(const Candidate& best, const std::vector<const Candidate*>& others) {
   std::vector<std::vector<std::string>> rows = {{"strategy", "step", "compute", "communication",
-                                                 "bubble", "memory",
-                                                 "why not, and what would win"}};
-  const auto add = [&](const Candidate& candidate, std::string remark) {
+                                                 "bubble", "memory", "why it is not chosen",
+                                                 "it would be, if"}};
+  const auto add = [&](const Candidate& candidate, std::string reason, std::string condition) {
     const StepEstimate& estimate = candidate.estimate;
     rows.push_back({planner::Describe(candidate), FormatSeconds(estimate.step_s),
                     FormatSeconds(estimate.compute_s), FormatSeconds(estimate.communication_s),
                     FormatSeconds(estimate.bubble_s), BytesText(LargestMemory(estimate)),
-                    std::move(remark)});
+                    std::move(reason), std::move(condition)});
   };
-  add(best, "chosen");
+  add(best, "(chosen)", "");
   for (const Candidate* other : others) {
-    add(*other, StrCat(planner::WhyNot(*other, best), "; ", WhatWouldWin(*other, best)));
+    add(*other, planner::WhyNot(*other, best), WhatWouldWin(*other, best));
   }
-  return Table(rows);
+  return Table(rows, 2);
 }
 
 // The schedules of the best strategy.
 std::string ScheduleTable(const planner::SearchResult& search) {
   std::vector<std::vector<std::string>> rows = {
-      {"schedule", "step", "bubble", "in flight", "memory", "why not"}};
+      {"schedule", "step", "bubble", "in flight", "memory", "why it is not chosen"}};
   const auto add = [&](const Candidate& candidate, std::string remark) {
     const StepEstimate& estimate = candidate.estimate;
     int in_flight = 0;
@@ -334,7 +336,7 @@ std::string ExplainPlan(const JobGraph& job, const StepEstimate& estimate) {
               ": their parts of a step are not estimated\n");
     return text;
   }
-  StrAppend(&text, "predicted step:\n",
+  StrAppend(&text, "predicted step, of the compiled plan:\n",
             TimeTable(estimate, StrategyOf(job).offload != planner::Offload::kNone));
   StrAppend(&text, "stages (seconds a step, memory a device):\n", StageTable(job, estimate));
   const Candidate chosen = CandidateOf(job, estimate);
@@ -345,9 +347,11 @@ std::string ExplainPlan(const JobGraph& job, const StepEstimate& estimate) {
             " do not divide the model or the batch, ", search.num_too_large,
             " do not fit into memory, ", search.num_bounded, " cannot be faster\n");
   if (!search.other_schedules.empty()) {
-    StrAppend(&text, "schedules of this strategy:\n", ScheduleTable(search));
+    StrAppend(&text, "schedules of this strategy, as the search estimates them:\n",
+              ScheduleTable(search));
   }
-  StrAppend(&text, "runners-up:\n", RunnersUpTable(search.best, RunnersUp(search)));
+  StrAppend(&text, "runners-up, as the search estimates them before it compiles the best:\n",
+            RunnersUpTable(search.best, RunnersUp(search)));
   return text;
 }
 

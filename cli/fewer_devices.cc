@@ -52,11 +52,11 @@ std::string FewerDevicesText(const std::vector<FewerDevices>& tried, const JobGr
   if (fewest != nullptr) {
     StrAppend(&text, "fewer devices: ", Counted(fewest->num_devices, "device"),
               fewest->num_devices == 1 ? " is" : " are", " as fast: ", fewest->strategy,
-              ", predicted step ", FormatSeconds(fewest->step_s), "\n");
+              ", estimated step ", FormatSeconds(fewest->step_s), "\n");
   }
   if (!tried.empty() && &tried.back() != fewest) {
     const FewerDevices& slower = tried.back();
-    text += fmt::format("{}: {} would take {:.2f} times as long ({}, predicted step {})\n",
+    text += fmt::format("{}: {} would take {:.2f} times as long ({}, estimated step {})\n",
                         fewest == nullptr ? "fewer devices" : "still fewer",
                         Counted(slower.num_devices, "device"),
                         slower.step_s / found.search->best.estimate.step_s, slower.strategy,

@@ -426,7 +426,7 @@ absl::StatusOr<Choice> Choose(const Registries& registries, const Job& job,
   // One device leaves nothing to choose.
   if (best.strategy.num_devices() > 1) {
     result.note = StrCat(planner::Describe(best), ", the best of ",
-                         Counted(result.search->num_estimated, "estimate"), ": predicted step ",
+                         Counted(result.search->num_estimated, "estimate"), ": estimated step ",
                          FormatSeconds(best.estimate.step_s));
     if (!best.device_groups.empty()) {
       StrAppend(&result.note,

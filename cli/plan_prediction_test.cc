@@ -147,9 +147,9 @@ TEST_F(PlanPredictionTest, AutoChoosesForTheClusterAndExplains) {
 
   const Outcome text = plan({"--cluster", "cpu-ethernet:2", "--explain"});
   ASSERT_EQ(text.status, 0) << text.err;
-  for (const char* part :
-       {"shardings given", "axes:\n", "predicted step:\n", "exposed communication", "bubble",
-        "stages (", "limit: ", "runners-up:\n", "chosen"}) {
+  for (const char* part : {"shardings given", "axes:\n", "predicted step, of the compiled plan:\n",
+                           "exposed communication", "bubble", "stages (",
+                           "limit: ", "runners-up, as the search estimates them ", "(chosen)"}) {
     EXPECT_THAT(text.out, HasSubstr(part));
   }
   // Layers that are split alike are one line.
@@ -157,7 +157,7 @@ TEST_F(PlanPredictionTest, AutoChoosesForTheClusterAndExplains) {
               HasSubstr("  h*.mlp.w1 : f64[16, 64] @[_, tp] (2 of them)\n"));
   // A strategy that is given has no runners-up.
   const Outcome given = Call({"plan", Path("job.toml"), "--strategy", "dp=2", "--explain"});
-  EXPECT_THAT(given.out, HasSubstr("predicted step:\n"));
+  EXPECT_THAT(given.out, HasSubstr("predicted step, of the compiled plan:\n"));
   EXPECT_THAT(given.out, Not(HasSubstr("runners-up")));
 }
 

@@ -56,7 +56,7 @@ std::string WhyNot(const Candidate& other, const Candidate& best) {
     return StrCat("needs ", FormatBytes(static_cast<uint64_t>(group.used_bytes())), " of ",
                   FormatBytes(static_cast<uint64_t>(group.memory_limit_bytes)), " a device");
   }
-  if (a.step_s <= b.step_s * (1 + kTieTolerance)) return "as fast; the other is simpler";
+  if (a.step_s <= b.step_s * (1 + kTieTolerance)) return "as fast; the chosen one is simpler";
   const std::pair<double, std::string_view> parts[] = {
       {a.compute_s - b.compute_s, "computation"},
       {a.communication_s - b.communication_s, "communication"},
