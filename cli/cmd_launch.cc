@@ -210,6 +210,13 @@ absl::Status CheckUsers(const std::string& launcher, const std::vector<HostSlots
   return absl::OkStatus();
 }
 
+// Whether the options of srun, given by the user, say how processes are bound to cores.
+bool HasCoreBinding(const std::vector<std::string>& program) {
+  return std::any_of(program.begin(), program.end(), [](std::string_view word) {
+    return word.starts_with("--cpu-bind") || word.starts_with("--cpu_bind");
+  });
+}
+
 // The program and arguments before the command of a node on `host`.
 std::vector<std::string> Through(const std::string& launcher, std::vector<std::string> program,
                                  const std::string& host) {
@@ -217,24 +224,26 @@ std::vector<std::string> Through(const std::string& launcher, std::vector<std::s
     program.insert(program.end(),
                    {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "--", host});
   } else if (launcher == "slurm") {
-    program.insert(program.end(), {"--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none",
-                                   StrCat("--nodelist=", host)});
+    if (!HasCoreBinding(program)) program.emplace_back("--cpu-bind=quiet,none");
+    program.insert(program.end(),
+                   {"--nodes=1", "--ntasks=1", "--overlap", StrCat("--nodelist=", host)});
   } else {
     program.insert(program.end(), {"-np", "1", "--bind-to", "none", "--host", host});
   }
   return program;
 }
 
+// The program that starts processes, with the options that the user has given it.
+std::vector<std::string> ProgramOf(const LaunchOptions& options, const std::string& launcher) {
+  const std::string standard = launcher == "ssh" ? "ssh" : launcher == "slurm" ? "srun" : "mpirun";
+  return CLI::detail::split_up(options.through.empty() ? standard : options.through);
+}
+
 absl::StatusOr<std::vector<actors::NodePlace>> PlacesOf(const Environment& environment,
                                                         const LaunchOptions& options,
                                                         const std::string& launcher,
                                                         const std::vector<HostSlots>& hosts) {
-  std::vector<std::string> program;
-  const std::string standard = launcher == "ssh" ? "ssh" : launcher == "slurm" ? "srun" : "mpirun";
-  for (const std::string& word :
-       CLI::detail::split_up(options.through.empty() ? standard : options.through)) {
-    program.push_back(word);
-  }
+  std::vector<std::string> program = ProgramOf(options, launcher);
   if (program.empty()) return absl::InvalidArgumentError("--through is empty");
   // A name stays one: with --fanout, other hosts look for it, too.
   RETURN_IF_ERROR(FindProgram(program[0]).status());
@@ -425,8 +434,6 @@ absl::Status Launch(const Environment& environment, const LaunchOptions& options
   int64_t num_processes = 0;
   for (const HostSlots& host : hosts) num_processes += host.slots;
   if (num_processes > 0) RETURN_IF_ERROR(SetProcesses(num_processes, &arguments));
-  environment.err << "launch: each process keeps what it prints in " << member_options.log_folder
-                  << "/HOST.RANK.log" << std::endl;
   if (launcher == "local") {
     environment.err << "launch: local processes" << std::endl;
     return RunJob(there, std::move(arguments));
@@ -437,6 +444,7 @@ absl::Status Launch(const Environment& environment, const LaunchOptions& options
   interrupts.SetActivity("while the addresses of the hosts were looked up");
   LaunchPlan& plan = there.launch;
   ASSIGN_OR_RETURN(plan.places, PlacesOf(environment, options, launcher, hosts));
+  plan.hides_core_binding = launcher == "slurm" && !HasCoreBinding(ProgramOf(options, launcher));
   if (const std::string& key_file = options.member.key_file; !key_file.empty()) {
     ASSIGN_OR_RETURN(plan.key, ReadJobKey(key_file));
     if (key_file != "-") {

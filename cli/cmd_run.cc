@@ -107,7 +107,26 @@ absl::Status ReportDryRun(const Environment& environment, const RunOptions& opti
   return absl::OkStatus();
 }
 
-// A job that says nothing of hosts has those that it is launched on.
+// "node1 has 3, node2 1 and 4 others theirs": the slots of hosts.
+std::string ListSlots(const std::vector<actors::NodePlace>& places) {
+  constexpr size_t kMaxHosts = 8;
+  std::vector<std::pair<std::string_view, int64_t>> hosts;  // in their order
+  for (const actors::NodePlace& place : places) {
+    const auto it = std::find_if(hosts.begin(), hosts.end(),
+                                 [&](const auto& host) { return host.first == place.host; });
+    ++(it != hosts.end() ? *it : hosts.emplace_back(place.host, 0)).second;
+  }
+  std::string text;
+  for (size_t i = 0; i < std::min(hosts.size(), kMaxHosts); ++i) {
+    StrAppend(&text, text.empty() ? "" : ", ", hosts[i].first, i == 0 ? " has " : " ",
+              hosts[i].second);
+  }
+  if (hosts.size() > kMaxHosts)
+    StrAppend(&text, " and ", hosts.size() - kMaxHosts, " others theirs");
+  return text;
+}
+
+// A job that says nothing of hosts has those that it is launched on, if they have as many slots.
 absl::Status PlaceOnHosts(const Environment& environment, const RunOptions& options, Job* job) {
   const std::vector<actors::NodePlace>& places = environment.launch.places;
   if (places.empty()) return absl::OkStatus();
@@ -123,8 +142,15 @@ absl::Status PlaceOnHosts(const Environment& environment, const RunOptions& opti
   const bool is_even = std::all_of(slots.begin(), slots.end(), [&](const auto& host) {
     return host.second == slots.begin()->second;
   });
-  if (is_even && job->cluster.hosts == 1 && job->cluster.host.empty()) {
+  const bool says_hosts = job->cluster.hosts != 1 || !job->cluster.host.empty();
+  if (says_hosts) return absl::OkStatus();
+  if (is_even) {
     job->cluster.hosts = static_cast<int64_t>(slots.size());
+  } else {
+    environment.err << "note: the hosts have different numbers of slots (" << ListSlots(places)
+                    << "), so the plan is made as if all devices were on one host; list the hosts "
+                       "with their devices in cluster.host, or give each host as many slots"
+                    << std::endl;
   }
   return absl::OkStatus();
 }

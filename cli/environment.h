@@ -47,6 +47,8 @@ struct LaunchPlan {
   absl::Duration join_timeout = absl::Minutes(1);
   // Nodes join without TLS, as ClusterOptions has it. `run` sets it, too.
   bool insecure = false;
+  // What srun says of the binding to cores, which it is not asked for, is not shown.
+  bool hides_core_binding = false;
   // Whether the links between the hosts are measured first; nullopt: where a strategy is looked
   // for.
   std::optional<bool> probes_links = {};

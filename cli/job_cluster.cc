@@ -99,6 +99,13 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartJobCluster(
     ASSIGN_OR_RETURN(hosts, HostDevicesOf(job, num_devices));
   }
   notes << PlacementNotes(cluster->nodes(), hosts) << std::flush;
+  // Members print by themselves; where one fails, the error says where its log is.
+  const bool is_of_members =
+      std::any_of(places.begin(), places.end(), [](const auto& place) { return place.is_awaited; });
+  if (!options.log_folder.empty() && !is_of_members) {
+    notes << "logs: each process keeps what it prints in " << options.log_folder
+          << "/HOST.RANK.log on its host" << std::endl;
+  }
   return cluster;
 }
 

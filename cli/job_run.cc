@@ -179,6 +179,7 @@ class JobRun {
     if (!cluster.ok()) {
       absl::Status failure = starting_->WithInterrupt(cluster.status());
       starting_.reset();
+      EndNodes(failure);
       ReportFailure(&failure);
       return failure;
     }
@@ -216,6 +217,7 @@ class JobRun {
       environment_.err << "note: the job is done, but some of its processes did not end cleanly: "
                        << ToStd(ended.message()) << std::endl;
     }
+    EndNodes(status);
     const absl::Status written = WriteResults(status);
     ReportFailure(&status);
     if (!status.ok()) return status;
@@ -385,14 +387,19 @@ class JobRun {
     TellError(environment_.err, status);
   }
 
+  // Ends what is left of the nodes: all that they have printed comes out before the summary and
+  // before the report of a failure.
+  void EndNodes(const absl::Status& status) {
+    cluster_ = nullptr;
+    if (output_ == nullptr) return;
+    const int32_t rank = actors::OriginOf(status).rank;
+    if (rank >= 0) last_lines_ = output_->LastLines(static_cast<uint32_t>(rank));
+    output_ = nullptr;
+  }
+
   // What the node that has failed has printed, and how the job goes on.
   void DescribeFailure(const absl::Status& status) {
     const int32_t rank = actors::OriginOf(status).rank;
-    std::vector<std::string> last_lines;
-    // All that the nodes have printed is here then, and comes out before the report.
-    cluster_ = nullptr;
-    if (rank >= 0) last_lines = output_->LastLines(static_cast<uint32_t>(rank));
-    output_ = nullptr;
     if (rank >= 0) {
       const auto node = static_cast<size_t>(rank);
       const std::vector<actors::NodePlace>& places = process_environment_.launch.places;
@@ -402,7 +409,7 @@ class JobRun {
                            (places[node].joins_arguments && MayHaveBegun(ExitStatus(status)));
       FailedNode failed = {.rank = static_cast<uint32_t>(rank),
                            .log_folder = has_log ? options_.log_folder : "",
-                           .last_lines = std::move(last_lines)};
+                           .last_lines = last_lines_};
       if (node < nodes_.size()) {
         failed.host = actors::ShownHost(nodes_[node]);
         failed.host_in_log = nodes_[node].host;
@@ -464,12 +471,12 @@ class JobRun {
       const auto found = memory_.find(rank);
       return found != memory_.end() ? found->second : std::vector<actors::UseSample>();
     };
-    if (cluster_ == nullptr) {
+    if (nodes_.empty()) {
       context.processes.push_back(
           {"penstock", 0, static_cast<uint32_t>(plan_.devices.size()), memory_of(0)});
       return context;
     }
-    for (const actors::NodeDescription& node : cluster_->nodes()) {
+    for (const actors::NodeDescription& node : nodes_) {
       context.processes.push_back(
           {actors::NameOf(node), node.first_device, node.num_devices, memory_of(node.rank)});
     }
@@ -736,6 +743,7 @@ class JobRun {
   JobMonitor monitor_;                    // its threads have the signals blocked
   std::unique_ptr<JobKeyFile> key_file_;  // where others start the nodes
   std::shared_ptr<NodeOutput> output_ = PrintNodeOutput(process_environment_);
+  std::vector<std::string> last_lines_;  // of the node that has failed
   std::unique_ptr<actors::Cluster> cluster_;
   // Until steps run; ends before the cluster.
   std::optional<InterruptibleStart> starting_;

@@ -26,6 +26,12 @@ std::string HowToJoin(int64_t count, const std::string& address, const std::stri
                 address, " --key-file ", key_file, more, "\n");
 }
 
+// Of a line of srun, or of Slurm in a process that it has started.
+bool IsAboutCoreBinding(std::string_view line) {
+  return line.starts_with("cpu-bind=") ||
+         line.starts_with("srun: cluster configuration lacks support for cpu binding");
+}
+
 }  // namespace
 
 std::shared_ptr<NodeOutput> PrintNodeOutput(const Environment& environment) {
@@ -51,9 +57,9 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
   options.start = processes.start;
   options.on_starter = environment.launch.on_starter;
   if (processes.output == nullptr) processes.output = PrintNodeOutput(environment);
-  options.on_output = [output = processes.output](uint32_t rank, std::string_view host,
-                                                  std::string_view line) {
-    output->Add(rank, host, line);
+  options.on_output = [output = processes.output, hides = environment.launch.hides_core_binding](
+                          uint32_t rank, std::string_view host, std::string_view line) {
+    if (!hides || !IsAboutCoreBinding(line)) output->Add(rank, host, line);
   };
   options.on_join = [output = processes.output](const actors::NodeDescription& node) {
     output->Tell(StrCat("joined: ", ToString(node), "\n"));

@@ -93,6 +93,8 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(len(losses(there.stdout)), STEPS)
         self.assertEqual(losses(there.stdout), losses_here(PENSTOCK, self.job))
         self.assertRegex(there.stderr, r"launch: 2 processes on 1 host through \S*/ssh\n")
+        self.assertRegex(there.stderr, rf"joined: rank [^\0]*\nlogs: each process keeps what it prints in "
+                         rf"{self.logs}/HOST\.RANK\.log on its host\n")
         self.assertEqual(there.stderr.count("joined: rank "), 2)
         await_true(lambda: not self.node_programs(), "the end of the nodes")
 
@@ -172,6 +174,16 @@ class LaunchTest(unittest.TestCase):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn(message, done.stderr)
 
+    def test_hosts_with_different_numbers_of_slots_are_noted(self):
+        for hosts, is_noted in (("n1:2,n2:1", True), ("n1:1,n2:1,n3:1", False)):
+            done = subprocess.run([PENSTOCK, "launch", "-H", hosts, "--listen", "127.0.0.1:0", "--",
+                                   self.job, "--strategy", "dp=3", "--set", "train.batch=6",
+                                   "--dry-run"], text=True, capture_output=True, timeout=PATIENCE_S,
+                                  check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            note = "the hosts have different numbers of slots (n1 has 2, n2 1), so the plan "
+            self.assertEqual(note in done.stderr, is_noted, done.stderr)
+
     def test_an_mpirun_that_starts_nothing_has_no_log(self):
         done = subprocess.run([PENSTOCK, "launch", "--launcher", "mpi", "-H", "n1", "--through", "false",
                                "--listen", "127.0.0.1:0", "--log-dir", str(self.logs), "--", self.job],
@@ -229,6 +241,17 @@ class LaunchTest(unittest.TestCase):
         # The file is the node's own, and has what UCX says.
         self.assertIn("UCX", log.read_text())
         self.assertEqual(log.stat().st_mode & 0o777, 0o600)
+
+    def test_the_error_of_an_unknown_host_key_has_the_remedy(self):
+        command = self.launch()
+        through = command.index("--through") + 1
+        command[through] = command[through].replace("StrictHostKeyChecking=no", "StrictHostKeyChecking=yes")
+        (self.folder / "known").unlink(missing_ok=True)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        self.assertEqual(run.returncode, 255, run.stderr)
+        self.assertRegex(run.stderr, r"penstock: node 0 .*Host key verification failed\. ssh on .* does not "
+                         r"trust the key of 127\.0\.0\.1: connect to it once by hand \(ssh 127\.0\.0\.1\), or "
+                         r"add its key there with ssh-keyscan 127\.0\.0\.1 >> ~/\.ssh/known_hosts\)")
 
     def test_a_time_limit_ends_the_job_in_order(self):
         begin = time.monotonic()

@@ -56,6 +56,12 @@ class SlurmTest(unittest.TestCase):
                                    "--", self.job, "--json")
         self.assertRegex(errors, r"launch: 4 processes on 2 hosts through \S*/srun\n")
         self.assertEqual(errors.count("joined: rank "), 4)
+        self.assertNotIn("cpu binding", errors)
+
+    def test_what_srun_says_of_cores_is_shown_where_it_is_asked(self):
+        errors = self.run_in_slurm("salloc", "-N", "2", "--ntasks-per-node=2", PENSTOCK, "launch",
+                                   "--through", "srun --cpu-bind=verbose,none", "--", self.job, "--json")
+        self.assertIn("cpu binding", errors)
 
     def need_munge(self):
         if shutil.which("munge") is None or shutil.which("unmunge") is None:
