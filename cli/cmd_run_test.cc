@@ -483,6 +483,23 @@ TEST_F(CmdRunTest, APolicyThatChoosesNothingFailsAtOnce) {
                         "and nothing is under way: stage 0, policy 'silent'"));
 }
 
+TEST_F(CmdRunTest, AnErrorOfOrdersInAFileNamesTheFile) {
+  const auto error_of = [this](const std::string& orders) {
+    const std::string file = Write("bad.csv", orders);
+    const Outcome outcome = Call({"run", Path("job.toml"), "--strategy", "pp=2", "--set",
+                                  "parallel.microbatches=2", "--policy", file});
+    EXPECT_EQ(outcome.status, 2) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_THAT(error_of("0F0,0Z0\n"), HasSubstr("bad.csv:1:5: '0Z0'"));
+  EXPECT_THAT(error_of("0F0,0F1,0B0,0B1\n1F0,1F1,1B0\n"), HasSubstr("bad.csv:2:1: the order of "));
+  EXPECT_THAT(error_of("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n"),
+              HasSubstr("bad.csv': the orders of the groups wait for each other"));
+  EXPECT_THAT(error_of("0F0,0B0\n1F0,1B0\n"), HasSubstr("bad.csv': its orders are for 2 stages"));
+  EXPECT_THAT(Call({"run", Path("job.toml"), "--policy", Path("none.csv")}).err,
+              HasSubstr("none.csv: no such file"));
+}
+
 TEST_F(CmdRunTest, AModelThatFitsNoMachineSaysHowMuchMemoryIsMissing) {
   // With and without running, on one device and on several: the same numbers.
   struct Case {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "base/strings.h"
 #include "planner/policy/least_times.h"
 
 namespace penstock::planner {
@@ -122,8 +123,12 @@ class Estimator {
       return above;
     }
     ASSIGN_OR_RETURN(const PipelineOrders orders, PlanOrders(pipeline));
-    ASSIGN_OR_RETURN(const Timeline timeline,
-                     RunPipeline(pipeline, orders, /*keeps_phases=*/false));
+    absl::StatusOr<Timeline> run = RunPipeline(pipeline, orders, /*keeps_phases=*/false);
+    if (!run.ok()) {
+      return absl::Status(run.status().code(), StrCat("policy '", options_.policy->name(),
+                                                      "': ", ToStd(run.status().message())));
+    }
+    const Timeline timeline = *std::move(run);
     AddMemory(timeline, MostBetweenBAndW(orders));
     estimate_.step_s = StepSeconds(timeline.end_s);
     AddSharedCores();
