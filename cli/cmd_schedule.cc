@@ -53,6 +53,7 @@ struct Schedule {
   std::string name;
   planner::Pipeline pipeline;
   planner::PipelineOrders orders;
+  bool pairs_phases = false;  // see planner::PolicyNeeds
 };
 
 planner::UniformPipeline UniformOf(const ScheduleOptions& options) {
@@ -92,6 +93,7 @@ absl::StatusOr<Schedule> ReadSchedule(const ScheduleOptions& options) {
     }
   }
   schedule.orders = std::move(csv.orders);
+  schedule.pairs_phases = csv.has_pairs;
   return schedule;
 }
 
@@ -106,6 +108,7 @@ absl::StatusOr<Schedule> PlanLayout(const planner::Policy& policy, const Schedul
   uniform.splits_backward = policy.needs().splits_backward;
   Schedule schedule;
   schedule.name = options.what;
+  schedule.pairs_phases = policy.needs().pairs_phases;
   ASSIGN_OR_RETURN(schedule.pipeline, planner::MakePipeline(uniform));
   schedule.pipeline.memory_limit = options.memory_limit;
   ASSIGN_OR_RETURN(schedule.orders, planner::PlanPipeline(policy, schedule.pipeline));
@@ -223,7 +226,8 @@ absl::Status SimulateSchedule(const Environment& environment, const ScheduleOpti
                                  {"peak_activations", timeline.peak_activations}})
                     << "\n";
   } else if (options.is_csv) {
-    environment.out << planner::OrdersToCsv(schedule.pipeline, schedule.orders);
+    environment.out << planner::OrdersToCsv(schedule.pipeline, schedule.orders,
+                                            schedule.pairs_phases);
   } else {
     std::vector<std::string> peaks;
     for (const double peak : timeline.peak_activations) peaks.push_back(fmt::format("{:g}", peak));

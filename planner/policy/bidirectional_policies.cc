@@ -104,7 +104,8 @@ class DualPipe : public Policy {
     return {.placement = Placement::kBidirectional,
             .splits_backward = true,
             .min_chunks = 2,
-            .max_chunks = 2};
+            .max_chunks = 2,
+            .pairs_phases = true};
   }
 
   absl::StatusOr<PipelineOrders> PlanOrders(const Pipeline& pipeline) const override {

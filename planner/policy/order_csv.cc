@@ -109,6 +109,7 @@ class CsvParser {
     if (end == std::string_view::npos || text.substr(end + 1) != "OVERLAP_F_B") {
       return Error(line, column, StrCat("'", text, "': expected '(ACTION;ACTION)OVERLAP_F_B'"));
     }
+    result_.has_pairs = true;
     size_t place = column + 1;
     for (const std::string_view part : Split(text.substr(1, end - 1), ';')) {
       RETURN_IF_ERROR(ReadAction(part, line, place, row));
@@ -255,8 +256,11 @@ class OrdersPolicy : public Policy {
   OrdersPolicy(std::string name, CsvOrders csv) : name_(std::move(name)), csv_(std::move(csv)) {}
   std::string_view name() const override { return name_; }
   PolicyNeeds needs() const override {
-    return {csv_.placement.placement, csv_.splits_backward, csv_.placement.num_chunks,
-            csv_.placement.num_chunks};
+    return {.placement = csv_.placement.placement,
+            .splits_backward = csv_.splits_backward,
+            .min_chunks = csv_.placement.num_chunks,
+            .max_chunks = csv_.placement.num_chunks,
+            .pairs_phases = csv_.has_pairs};
   }
   absl::StatusOr<PipelineOrders> PlanOrders(const Pipeline& pipeline) const override {
     if (pipeline.num_groups == csv_.placement.num_groups &&
@@ -273,6 +277,33 @@ class OrdersPolicy : public Policy {
   const CsvOrders csv_;
 };
 
+// "0F3". `is_whole`: of a B, with the W that follows it.
+std::string ActionText(const Pipeline& pipeline, const PhaseRun& run, bool is_whole = false) {
+  const bool is_copy =
+      pipeline.placement.placement == Placement::kBidirectional && run.phase.chunk == 1;
+  const int stage = is_copy ? run.stage - pipeline.num_groups : run.stage;
+  const int microbatch = run.phase.microbatch + (is_copy ? pipeline.num_microbatches : 0);
+  const bool is_split = pipeline.stages[run.stage].kinds[2] && !is_whole;
+  const std::string_view kind = run.phase.kind == PhaseKind::kForward  ? "F"
+                                : run.phase.kind == PhaseKind::kWeight ? "W"
+                                : is_split                             ? "I"
+                                                                       : "B";
+  return StrCat(stage, kind, microbatch);
+}
+
+// How many phases from `first` on a pair takes; 0: none begins there.
+size_t NumPairedFrom(const Pipeline& pipeline, const std::vector<PhaseRun>& runs, size_t first) {
+  if (runs[first].phase.kind != PhaseKind::kForward || first + 1 >= runs.size()) return 0;
+  const PhaseRun& backward = runs[first + 1];
+  if (backward.phase.kind != PhaseKind::kBackward ||
+      backward.phase.chunk == runs[first].phase.chunk) {
+    return 0;
+  }
+  if (!pipeline.stages[backward.stage].kinds[2]) return 2;
+  const PhaseChoice weight = {PhaseKind::kWeight, backward.phase.microbatch, backward.phase.chunk};
+  return first + 2 < runs.size() && runs[first + 2].phase == weight ? 3 : 0;
+}
+
 }  // namespace
 
 std::unique_ptr<const Policy> MakeOrdersPolicy(std::string name, CsvOrders orders) {
@@ -283,7 +314,7 @@ absl::StatusOr<CsvOrders> ParseOrdersCsv(std::string_view text, std::string_view
   return CsvParser(text, file).Parse();
 }
 
-std::string OrdersToCsv(const Pipeline& pipeline, const PipelineOrders& orders) {
+std::string OrdersToCsv(const Pipeline& pipeline, const PipelineOrders& orders, bool pairs) {
   Pipeline in_steps = pipeline;
   for (VirtualStage& stage : in_steps.stages) {
     stage.seconds = {1, 1, 1};
@@ -294,20 +325,19 @@ std::string OrdersToCsv(const Pipeline& pipeline, const PipelineOrders& orders) 
   const absl::StatusOr<Timeline> timeline = RunPipeline(in_steps, orders);
   if (!timeline.ok()) return "";
   const auto num_steps = static_cast<size_t>(std::lround(timeline->makespan_s));
-  const bool is_bidirectional = pipeline.placement.placement == Placement::kBidirectional;
   std::string csv;
   for (const std::vector<PhaseRun>& runs : timeline->groups) {
     std::vector<std::string> cells(num_steps);
-    for (const PhaseRun& run : runs) {
-      const bool is_copy = is_bidirectional && run.phase.chunk == 1;
-      const int stage = is_copy ? run.stage - pipeline.num_groups : run.stage;
-      const int microbatch = run.phase.microbatch + (is_copy ? pipeline.num_microbatches : 0);
-      const bool is_split = pipeline.stages[run.stage].kinds[2];
-      const std::string_view kind = run.phase.kind == PhaseKind::kForward  ? "F"
-                                    : run.phase.kind == PhaseKind::kWeight ? "W"
-                                    : is_split                             ? "I"
-                                                                           : "B";
-      cells[static_cast<size_t>(std::lround(run.begin_s))] = StrCat(stage, kind, microbatch);
+    for (size_t i = 0; i < runs.size(); ++i) {
+      std::string& cell = cells[static_cast<size_t>(std::lround(runs[i].begin_s))];
+      const size_t num_paired = pairs ? NumPairedFrom(pipeline, runs, i) : 0;
+      if (num_paired == 0) {
+        cell = ActionText(pipeline, runs[i]);
+        continue;
+      }
+      cell = StrCat("(", ActionText(pipeline, runs[i]), ";",
+                    ActionText(pipeline, runs[i + 1], /*is_whole=*/true), ")OVERLAP_F_B");
+      i += num_paired - 1;
     }
     StrAppend(&csv, StrJoin(cells, ","), "\n");
   }

@@ -99,13 +99,65 @@ TEST(OrderCsvTest, WhatIsWrittenIsRead) {
                                        .splits_backward = needs.splits_backward});
     pipeline.effort = 0;
     const PipelineOrders orders = *PlanPipeline(policy, pipeline);
-    const std::string text = OrdersToCsv(pipeline, orders);
-    const absl::StatusOr<CsvOrders> csv = ParseOrdersCsv(text, "o.csv");
-    ASSERT_TRUE(csv.ok()) << name << ": " << csv.status() << "\n" << text;
-    EXPECT_EQ(csv->orders, orders) << name;
-    EXPECT_EQ(csv->placement, pipeline.placement) << name;
-    EXPECT_EQ(csv->num_microbatches, pipeline.num_microbatches) << name;
+    for (const bool pairs : {needs.pairs_phases, !needs.pairs_phases}) {
+      const std::string text = OrdersToCsv(pipeline, orders, pairs);
+      const absl::StatusOr<CsvOrders> csv = ParseOrdersCsv(text, "o.csv");
+      ASSERT_TRUE(csv.ok()) << name << ": " << csv.status() << "\n" << text;
+      EXPECT_EQ(csv->orders, orders) << name;
+      EXPECT_EQ(csv->placement, pipeline.placement) << name;
+      EXPECT_EQ(csv->num_microbatches, pipeline.num_microbatches) << name;
+      if (!pairs) {
+        EXPECT_FALSE(csv->has_pairs) << name;
+      }
+    }
   }
+}
+
+// The brackets of the example in dual_pipe_order.h.
+TEST(OrderCsvTest, PoliciesThatPairPhasesAreWrittenWithTheirPairs) {
+  const PolicyRegistry policies = BuiltinPolicies();
+  for (const std::string_view name : {"dualpipev", "dualpipe"}) {
+    const Policy& policy = *policies.Find(name);
+    const bool is_vee = name == "dualpipev";
+    const Pipeline pipeline = *MakePipeline({.num_groups = is_vee ? 2 : 4,
+                                             .num_microbatches = is_vee ? 4 : 8,
+                                             .num_chunks = 2,
+                                             .placement = *policy.needs().placement});
+    const PipelineOrders orders = *PlanPipeline(policy, pipeline);
+    const std::string text = OrdersToCsv(pipeline, orders, policy.needs().pairs_phases);
+    const absl::StatusOr<CsvOrders> csv = ParseOrdersCsv(text, "o.csv");
+    ASSERT_TRUE(csv.ok()) << csv.status() << "\n" << text;
+    EXPECT_TRUE(csv->has_pairs);
+    EXPECT_EQ(csv->orders, orders) << text;
+    // Whoever reads it, writes the same.
+    const auto again = MakeOrdersPolicy("o.csv", *csv);
+    EXPECT_EQ(OrdersToCsv(pipeline, *PlanPipeline(*again, pipeline), again->needs().pairs_phases),
+              text);
+    // Of the first group, three; a pair stands for an I and a W besides the F.
+    const std::string first = text.substr(0, text.find('\n'));
+    std::string actions;
+    for (size_t at = first.find('('); at != std::string::npos; at = first.find('(', at + 1)) {
+      actions += first.substr(at, first.find(')', at) + 1 - at);
+    }
+    EXPECT_EQ(actions, is_vee ? "(0F3;3B1)(3F2;0B0)(3F3;0B1)" : "(0F3;3B5)(3F6;0B0)(3F7;0B1)");
+  }
+}
+
+TEST(OrderCsvTest, BackwardsThatAreNotSplitArePairedWhole) {
+  const std::string text =
+      "0F0,0F1,3F0,(0F2;3B0)OVERLAP_F_B,3F1,3B1,3F2,3B2,0B0,0B1,0B2\n"
+      "1F0,2F0,1F1,2F1,1F2,2B0,2F2,2B1,1B0,2B2,1B1,1B2\n";
+  const absl::StatusOr<CsvOrders> csv = ParseOrdersCsv(text, "o.csv");
+  ASSERT_TRUE(csv.ok()) << csv.status();
+  EXPECT_FALSE(csv->splits_backward);
+  const Pipeline pipeline = *MakePipeline({.num_groups = 2,
+                                           .num_microbatches = 3,
+                                           .num_chunks = 2,
+                                           .placement = Placement::kVee,
+                                           .splits_backward = false});
+  const std::string written = OrdersToCsv(pipeline, csv->orders, csv->has_pairs);
+  EXPECT_THAT(written, HasSubstr("(0F2;3B0)OVERLAP_F_B"));
+  EXPECT_EQ(ParseOrdersCsv(written, "o.csv")->orders, csv->orders);
 }
 
 TEST(OrderCsvTest, PhasesStandInTheirTimeStep) {

@@ -84,6 +84,9 @@ struct PolicyNeeds {
   bool splits_backward = false;                           // into B and W
   int min_chunks = 1;                                     // a group
   int max_chunks = kMaxChunks;                            // likewise
+  // An F and a B of another chunk that follows it are meant to run together. They run one after the
+  // other here; orders as CSV write them as a pair (order_csv.h).
+  bool pairs_phases = false;
 };
 
 // A rule for the order in which the stages of a pipeline run their phases.

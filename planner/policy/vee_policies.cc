@@ -119,7 +119,11 @@ class ZeroBubbleV : public Policy {
 class DualPipeV : public Policy {
  public:
   std::string_view name() const override { return "dualpipev"; }
-  PolicyNeeds needs() const override { return VeeNeeds(); }
+  PolicyNeeds needs() const override {
+    PolicyNeeds needs = VeeNeeds();
+    needs.pairs_phases = true;
+    return needs;
+  }
 
   absl::StatusOr<PipelineOrders> PlanOrders(const Pipeline& pipeline) const override {
     PipelineOrders orders;
