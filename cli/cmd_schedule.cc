@@ -25,6 +25,7 @@
 #include "planner/policy/order_csv.h"
 #include "planner/policy/pipeline.h"
 #include "planner/policy/policy.h"
+#include "planner/policy/stage_layouts.h"
 
 namespace penstock::cli {
 namespace {
@@ -120,23 +121,24 @@ absl::StatusOr<Schedule> PlanLayout(const planner::Policy& policy, const Schedul
   return schedule;
 }
 
-// Of "auto", which takes any placement: the layout of the named policies that takes the shortest
-// time within the limit of memory. Those that hold each stage twice need more memory for it.
+// Of a policy that chooses its layout: the one that takes the shortest time within the limit of
+// memory.
 absl::StatusOr<Schedule> PlanBestLayout(const planner::Policy& policy,
                                         const ScheduleOptions& options) {
   absl::StatusOr<Schedule> best = absl::InternalError("no layout");
   std::pair<double, double> least;
-  for (const auto& [num_chunks, placement] :
-       {std::pair(1, planner::Placement::kLoop), std::pair(2, planner::Placement::kLoop),
-        std::pair(2, planner::Placement::kVee)}) {
-    absl::StatusOr<Schedule> schedule = PlanLayout(policy, options, num_chunks, placement);
+  bool is_first = true;
+  for (const planner::StageLayout& layout : planner::LayoutsToTry(options.chunks.value_or(0))) {
+    absl::StatusOr<Schedule> schedule =
+        PlanLayout(policy, options, layout.num_chunks, layout.placement);
     const absl::StatusOr<planner::Timeline> timeline =
         schedule.ok() ? planner::RunPipeline(schedule->pipeline, schedule->orders)
                       : schedule.status();
     if (!timeline.ok()) {
-      if (!best.ok() && num_chunks == 1) best = timeline.status();
+      if (std::exchange(is_first, false)) best = timeline.status();
       continue;
     }
+    is_first = false;
     const std::pair<double, double> cost = {timeline->span_s, timeline->makespan_s};
     if (best.ok() && cost >= least) continue;
     best = std::move(schedule);
@@ -169,9 +171,7 @@ absl::StatusOr<Schedule> PlanSchedule(const Environment& environment,
     }
   }
   const planner::PolicyNeeds needs = policy->needs();
-  if (options.what == "auto" && !options.chunks.has_value()) {
-    return PlanBestLayout(*policy, options);
-  }
+  if (needs.chooses_layout) return PlanBestLayout(*policy, options);
   return PlanLayout(*policy, options, options.chunks.value_or(needs.min_chunks),
                     needs.placement.value_or(planner::Placement::kLoop));
 }
@@ -270,10 +270,9 @@ void AddScheduleCommand(CLI::App& app, const Environment& environment, Action* a
       ->check(CLI::Range(1, planner::kMaxPipelineMicrobatches))
       ->option_text("M");
   command
-      ->add_option(
-          "--chunks", options->chunks,
-          "Chunks of the model a stage (as few as the policy allows; for auto, 1, or 2 in a "
-          "loop or back and forth, whichever is fastest)")
+      ->add_option("--chunks", options->chunks,
+                   "Chunks of the model a stage (as few as the policy allows; for auto, 1 or 2, "
+                   "whichever is fastest)")
       ->check(AtLeast(1))
       ->check(CLI::Range(1, planner::kMaxChunks))
       ->option_text("V");

@@ -38,6 +38,7 @@ CompileSettings SettingsOf(const Job& job, const JobGraph& graph) {
           .devices = DeviceListOf(job, graph.num_devices).value_or(DeviceList()),
           .num_threads = ThreadsOf(job, graph.num_devices),
           .chunks_per_group = graph.chunks_per_group,
+          .placement = graph.placement,
           .device_groups = graph.device_groups,
           .split_weight_gradients = job.parallel.split_backward,
           .fuse_epilogues = job.parallel.fuse_epilogues,

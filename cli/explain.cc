@@ -15,6 +15,7 @@
 #include "base/format.h"
 #include "base/strings.h"
 #include "planner/fit.h"
+#include "planner/policy/stage_layouts.h"
 #include "planner/search/explain_candidate.h"
 #include "planner/search/search.h"
 
@@ -284,7 +285,7 @@ std::string ScheduleTable(const planner::SearchResult& search) {
     for (const GroupEstimate& group : estimate.groups) {
       in_flight = std::max(in_flight, group.in_flight);
     }
-    rows.push_back({std::string(candidate.policy->name()), FormatSeconds(estimate.step_s),
+    rows.push_back({planner::ScheduleName(*candidate.policy), FormatSeconds(estimate.step_s),
                     FormatSeconds(estimate.bubble_s), StrCat(in_flight),
                     BytesText(LargestMemory(estimate)), std::move(remark)});
   };

@@ -22,6 +22,7 @@
 #include "graph/text.h"
 #include "graph/training.h"
 #include "planner/compile.h"
+#include "planner/policy/stage_layouts.h"
 #include "planner/search/explain_candidate.h"
 #include "planner/search/schedules.h"
 #include "planner/search/split_by_cost.h"
@@ -315,10 +316,11 @@ absl::Status CheckTensorSplits(const Job& job, const Strategy& strategy,
           ExampleOfSplit(strategy, microbatches, forward))));
 }
 
-// Whether a search decides something about a job: its strategy, its micro-batches, or where the
-// pipeline is cut.
-absl::StatusOr<bool> NeedsSearch(const Job& job, const std::optional<Strategy>& given) {
-  if (!given.has_value() || job.parallel.microbatches == 0) return true;
+// Whether a search decides something about a job: its strategy, its micro-batches, its layout, or
+// where the pipeline is cut.
+absl::StatusOr<bool> NeedsSearch(const Job& job, const std::optional<Strategy>& given,
+                                 const JobGraph& graph) {
+  if (!given.has_value() || job.parallel.microbatches == 0 || !graph.layouts.empty()) return true;
   // Where to cut depends on which devices are faster.
   const bool may_be_unlike =
       !job.cluster.file.empty() || ListsDeviceKinds(job) || !job.cluster.host_speeds.empty();
@@ -390,6 +392,39 @@ struct Choice {
   std::vector<int> stage_starts = {};  // empty: cut by the work of operators
 };
 
+// Whether a step is faster, and fits as well; rounding is no difference.
+bool IsBetter(const planner::StepEstimate& a, const planner::StepEstimate& b) {
+  const double excess_a = a.excess_bytes();
+  const double excess_b = b.excess_bytes();
+  if (excess_a > 0 || excess_b > 0) return excess_a < excess_b;
+  return a.step_s * (1 + planner::kTieTolerance) < b.step_s;
+}
+
+// What is open of a strategy that is given, with the best of the layouts that the policy may have.
+absl::StatusOr<planner::SearchResult> SearchGiven(const Registries& registries, const Job& job,
+                                                  const Strategy& given,
+                                                  const planner::Policy& policy,
+                                                  const graph::Graph& forward,
+                                                  absl::Span<const graph::SplitHint> hints,
+                                                  const JobGraph& graph) {
+  if (graph.layouts.empty()) {
+    return SearchStrategy(registries, job, {&policy}, forward, hints, given);
+  }
+  absl::StatusOr<planner::SearchResult> best = absl::InternalError("no layout");
+  for (const auto& layout : graph.layouts) {
+    Strategy strategy = given;
+    strategy.vpp = layout->needs().min_chunks;
+    absl::StatusOr<planner::SearchResult> search =
+        SearchStrategy(registries, job, {layout.get()}, forward, hints, strategy);
+    const bool is_first = &layout == &graph.layouts[0];
+    if (is_first ||
+        (search.ok() && (!best.ok() || IsBetter(search->best.estimate, best->best.estimate)))) {
+      best = std::move(search);
+    }
+  }
+  return best;
+}
+
 // What the job leaves open is searched for with `forward`, which is empty where nothing is open.
 // Fills in the micro-batches, the groups of devices and, of a strategy that was found, the policy
 // and the note.
@@ -402,25 +437,39 @@ absl::StatusOr<Choice> Choose(const Registries& registries, const Job& job,
     if (!forward.has_value()) return Choice{*given};
     // What is wrong with the strategy is said where it is applied.
     const absl::StatusOr<planner::SearchResult> search =
-        SearchStrategy(registries, job, {&policy}, *forward, hints, given);
+        SearchGiven(registries, job, *given, policy, *forward, hints, result);
     if (!search.ok()) {
       if (result.microbatches == 0) {
         result.microbatches = planner::ChooseMicrobatches(*given, result.graph);
       }
       return Choice{*given};
     }
-    result.microbatches = search->best.microbatches;
-    result.device_groups = search->best.device_groups;
-    return Choice{*given, search->best.stage_starts};
+    const planner::Candidate& best = search->best;
+    result.microbatches = best.microbatches;
+    result.device_groups = best.device_groups;
+    if (result.layouts.empty()) return Choice{*given, best.stage_starts};
+    result.placement = best.policy->needs().placement;
+    result.has_chosen_chunks = given->vpp == 1;
+    const bool has_chunks = best.strategy.vpp > 1;
+    result.note = StrCat(Counted(best.strategy.vpp, "chunk"), " a stage",
+                         has_chunks ? StrCat(" (", planner::Name(*result.placement), ")") : "",
+                         ", the best of ", result.layouts.size(), " layouts: predicted step ",
+                         FormatSeconds(best.estimate.step_s));
+    return Choice{best.strategy, best.stage_starts};
   }
   std::vector<const planner::Policy*> policies = {&policy};
   if (!job.locations.contains("parallel.schedule")) {
     policies = planner::SchedulesToTry(result.policies);
   }
+  // The policy by itself has the others.
+  for (const auto& layout : result.layouts) {
+    if (layout->needs().placement == planner::Placement::kVee) policies.push_back(layout.get());
+  }
   ASSIGN_OR_RETURN(result.search, SearchStrategy(registries, job, std::move(policies), *forward,
                                                  hints, std::nullopt));
   const planner::Candidate& best = result.search->best;
   result.policy = std::string(best.policy->name());
+  if (!result.layouts.empty()) result.placement = best.policy->needs().placement;
   result.microbatches = best.microbatches;
   result.device_groups = best.device_groups;
   // One device leaves nothing to choose.
@@ -483,6 +532,14 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   if (!parsed.ok()) return AtKey(job, {"parallel.strategy"}, parsed.status());
   std::optional<Strategy>& given = *parsed;
   if (given.has_value() && given->pp > 1) RETURN_IF_ERROR(SetChunks(job, policy, &*given));
+  if (policy.needs().chooses_layout && !(given.has_value() && given->pp == 1)) {
+    const bool is_stated = given.has_value() && given->vpp > 1;
+    const auto layouts =
+        planner::LayoutsToTry(static_cast<int>(is_stated ? given->vpp : job.parallel.chunks));
+    for (const planner::StageLayout& layout : layouts) {
+      if (layouts.size() > 1) result.layouts.push_back(planner::WithLayout(policy, layout));
+    }
+  }
   if (given.has_value()) RETURN_IF_ERROR(SetRecompute(job, &*given));
   if (!given.has_value() && policy.needs().placement == planner::Placement::kBidirectional) {
     return AtKey(job, {"parallel.schedule"},
@@ -505,7 +562,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   }
   const std::vector<planner::RepeatedLayers> runs =
       planner::InPairs(planner::FindRepeatedRuns(forward, hints, planner::kLeastLayers));
-  ASSIGN_OR_RETURN(const bool needs_search, NeedsSearch(job, given));
+  ASSIGN_OR_RETURN(const bool needs_search, NeedsSearch(job, given, result));
   std::optional<graph::Graph> search_forward;
   if (needs_search && forward.meshes().empty()) search_forward = forward;
   result.settings = ProgramSettings(job, result.model, forward);

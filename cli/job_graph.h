@@ -6,6 +6,7 @@
 #define PENSTOCK_CLI_JOB_GRAPH_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,10 +32,14 @@ struct JobGraph {
   std::string strategy;  // "dp=2,tp=2,pp=1"
   int64_t microbatches = 1;
   int64_t num_devices = 1;
-  int chunks_per_group = 1;                 // see planner::CompileOptions
-  std::vector<int> device_groups = {};      // likewise
-  planner::PolicyRegistry policies;         // with the job's own
-  std::string policy;                       // the job's, or what a search chose
+  int chunks_per_group = 1;                          // see planner::CompileOptions
+  std::optional<planner::Placement> placement = {};  // likewise
+  std::vector<int> device_groups = {};               // likewise
+  planner::PolicyRegistry policies;                  // with the job's own
+  std::string policy;                                // the job's, or what a search chose
+  // The policy for each of the layouts that it chooses among (policy/stage_layouts.h); empty: none.
+  std::vector<std::shared_ptr<const planner::Policy>> layouts = {};
+  bool has_chosen_chunks = false;           // of them, as the strategy leaves open
   std::optional<planner::Machine> machine;  // where it is to run
   // How the strategy was found, where the job left it open and its graph has no mesh.
   std::optional<planner::SearchResult> search;

@@ -529,7 +529,7 @@ const std::vector<Key>& Keys() {
        SetSchedule},
       {"parallel.chunks",
        "Chunks of the model on each pipeline stage, like vpp in parallel.strategy (what the "
-       "schedule needs)",
+       "schedule needs, or auto chooses)",
        Integer([](Job& j) { return &j.parallel.chunks; }, 1, planner::kMaxChunks)},
       {"parallel.recompute",
        "What the backward pass computes again instead of keeping it: \"none\", \"selective\", "

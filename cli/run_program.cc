@@ -1,6 +1,8 @@
 #include "cli/run_program.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -21,6 +23,7 @@
 #include "base/status_macros.h"
 #include "base/strings.h"
 #include "planner/plan/plan_io.h"
+#include "planner/strategy/strategy.h"
 
 namespace penstock::cli {
 namespace {
@@ -132,6 +135,16 @@ absl::Status PlanOfAnotherGraph(const Job& job, const JobGraph& graph, const pla
                                         kCompileAnother, run_plan)));
 }
 
+// Of a strategy, what the job has decided: how many chunks a group has may depend on the machine
+// that a plan is compiled for.
+std::string DecidedStrategy(const JobGraph& graph, const std::string& text) {
+  if (!graph.has_chosen_chunks) return text;
+  absl::StatusOr<std::optional<planner::Strategy>> strategy = planner::ParseStrategy(text);
+  if (!strategy.ok() || !strategy->has_value()) return text;
+  (*strategy)->vpp = 1;
+  return planner::ToString(**strategy);
+}
+
 // What the job says of the layout has to be what the plan was compiled with.
 absl::Status CheckIsPlanOf(const Job& job, const JobGraph& graph, const planner::Plan& plan,
                            const std::string& file) {
@@ -143,7 +156,8 @@ absl::Status CheckIsPlanOf(const Job& job, const JobGraph& graph, const planner:
                  absl::InvalidArgumentError(StrCat(file, " was compiled with ", key, " = ", theirs,
                                                    ", not ", ours, kCompileAnother)));
   };
-  if (job.parallel.strategy != "auto" && graph.strategy != plan.strategy) {
+  if (job.parallel.strategy != "auto" &&
+      DecidedStrategy(graph, graph.strategy) != DecidedStrategy(graph, plan.strategy)) {
     return differs("parallel.strategy", graph.strategy, plan.strategy);
   }
   if (job.parallel.microbatches > 0 && job.parallel.microbatches != plan.num_microbatches) {

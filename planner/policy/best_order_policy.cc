@@ -69,7 +69,7 @@ class BestOrder : public Policy {
  public:
   std::string_view name() const override { return "auto"; }
   PolicyNeeds needs() const override {
-    return {.placement = std::nullopt, .splits_backward = true};
+    return {.placement = std::nullopt, .splits_backward = true, .chooses_layout = true};
   }
 
   absl::StatusOr<PipelineOrders> PlanOrders(const Pipeline& pipeline) const override {

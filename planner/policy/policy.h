@@ -84,6 +84,9 @@ struct PolicyNeeds {
   bool splits_backward = false;                           // into B and W
   int min_chunks = 1;                                     // a group
   int max_chunks = kMaxChunks;                            // likewise
+  // What a job leaves open of chunks and placement is what takes the shortest step
+  // (stage_layouts.h). Otherwise it has as few chunks as may be, in a loop.
+  bool chooses_layout = false;
   // An F and a B of another chunk that follows it are meant to run together. They run one after the
   // other here; orders as CSV write them as a pair (order_csv.h).
   bool pairs_phases = false;

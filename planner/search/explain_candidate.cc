@@ -11,6 +11,7 @@
 #include "base/counted.h"
 #include "base/format.h"
 #include "base/strings.h"
+#include "planner/policy/stage_layouts.h"
 #include "planner/strategy/zero.h"
 
 namespace penstock::planner {
@@ -40,7 +41,7 @@ std::string Describe(const Candidate& candidate) {
   const bool has_schedule = candidate.policy != nullptr && candidate.strategy.pp > 1;
   return StrCat(ToString(candidate.strategy), ", ",
                 Counted(candidate.microbatches, "micro-batch", "es"), has_schedule ? ", " : "",
-                has_schedule ? std::string(candidate.policy->name()) : "");
+                has_schedule ? ScheduleName(*candidate.policy) : "");
 }
 
 std::string WhyNot(const Candidate& other, const Candidate& best) {
