@@ -28,6 +28,7 @@
 #include "planner/sharding/reshard_cache.h"
 #include "planner/sharding/select_mesh.h"
 #include "planner/simulator/phase_times.h"
+#include "planner/simulator/planned_pipeline.h"
 #include "planner/simulator/simulate_plan.h"
 #include "planner/strategy/directions.h"
 #include "planner/strategy/fuse_epilogues.h"
@@ -226,6 +227,30 @@ absl::StatusOr<StepEstimate> EstimateGraph(const graph::Graph& graph, const Lowe
   return EstimateStep(work, *options.machine, estimate_options);
 }
 
+// A plan for which there was no estimate, with orders for the times that it predicts. Most policies
+// keep the orders that they have given for equal stages.
+absl::Status OrderByPredictedTimes(const graph::OpRegistry& ops, const graph::Graph& graph,
+                                   const CompileOptions& options, LowerOptions* lower,
+                                   FoldedPlan* folded) {
+  if (folded->is_folded()) return absl::OkStatus();
+  const Plan& plan = folded->common;
+  const StagePlacement placement =
+      lower->placement.value_or(StagePlacement{static_cast<int>(plan.stages.size())});
+  Pipeline pipeline = PipelineOfPlan(plan, placement, lower->device_groups);
+  ASSIGN_OR_RETURN(const PipelineOrders orders, PlanPipeline(*lower->policy, pipeline));
+  bool is_same = true;
+  for (size_t g = 0; g < orders.size(); ++g) {
+    if (!pipeline.ContextOf(static_cast<int>(g)).has_choices()) continue;
+    const size_t stage =
+        lower->device_groups.empty() ? g : static_cast<size_t>(lower->device_groups[g]);
+    is_same = is_same && plan.stages[stage].order == orders[g];
+  }
+  if (is_same) return absl::OkStatus();
+  lower->pipeline = std::move(pipeline);
+  ASSIGN_OR_RETURN(*folded, LowerToPlan(ops, graph, *lower));
+  return PredictPhases(ops, *options.machine, folded);
+}
+
 // BucketLimits::bytes_over.
 std::function<int64_t(CollectiveKind, const std::vector<graph::AxisRef>&)> BucketBytes(
     const graph::Graph& graph, const CompileOptions& options) {
@@ -301,6 +326,9 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   const bool has_machine =
       options.machine != nullptr && folded.num_devices() <= options.machine->cluster.num_devices();
   if (has_machine) RETURN_IF_ERROR(PredictPhases(ops, *options.machine, &folded));
+  if (has_machine && !has_estimate) {
+    RETURN_IF_ERROR(OrderByPredictedTimes(ops, graph, options, &lower, &folded));
+  }
   plan.strategy = options.strategy;
   plan.settings = options.settings;
   plan.threads_per_device = options.threads_per_device;
@@ -308,7 +336,7 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   for (size_t i = 0; i < return_names.size(); ++i) plan.fetches[i].name = return_names[i];
   plan.graph_fingerprint = fingerprint;
   if (options.verify) RETURN_IF_ERROR(VerifyFoldedPlan(folded, *options.policies).status());
-  if (options.verify && IsBidirectional(lower.placement) && has_machine) {
+  if (options.verify && has_machine && !has_estimate) {
     ASSIGN_OR_RETURN(const Simulation simulation,
                      SimulatePlan(folded, ops, *options.policies, *options.machine,
                                   {.most_observed = 1, .aggregates = true}));

@@ -66,7 +66,8 @@ struct CompileOptions {
   // order. Empty: all on one. The plan runs on any others too.
   std::vector<uint32_t> host_devices;
   // Where the plan is to run. Its step is predicted for it (search/estimate.h; of a bidirectional
-  // pipeline by a simulation); without one, from the constants of lower_to_plan.h.
+  // pipeline, or stages with different numbers of devices, by a simulation), and the policy knows
+  // the times of the stages; without one, both come from the constants of lower_to_plan.h.
   const Machine* machine = nullptr;
   // Filled in, if the machine is given, all stages have equally many devices and each lies on one
   // group.

@@ -41,6 +41,7 @@ planner::FoldedPlan PlanSmallGpt(const GptPlanOptions& options,
   compile.chunks_per_group = static_cast<int>(strategy.vpp);
   compile.strategy = options.strategy;
   compile.fuses_epilogues = options.fuses_epilogues;
+  compile.machine = options.machine;
   absl::StatusOr<planner::FoldedPlan> plan = planner::CompileFolded(ops, std::move(graph), compile);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *std::move(plan) : planner::FoldedPlan();

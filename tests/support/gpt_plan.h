@@ -11,6 +11,7 @@
 
 #include "planner/plan/folded_plan.h"
 #include "planner/policy/policy.h"
+#include "planner/search/machine.h"
 
 namespace penstock::testing {
 
@@ -22,6 +23,7 @@ struct GptPlanOptions {
   double dropout = 0.1;
   // planner::CompileOptions::fuses_epilogues.
   std::function<bool(uint32_t first, uint32_t count)> fuses_epilogues = nullptr;
+  const planner::Machine* machine = nullptr;  // see planner::CompileOptions
 };
 
 // Of a GPT of 4 layers and width 32 in f32. A failure is one of the test.
