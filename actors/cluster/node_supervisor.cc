@@ -29,9 +29,9 @@ constexpr kj::Duration kStartPause = 2 * kj::MILLISECONDS;
 constexpr absl::Duration kSilenceMargin = absl::Milliseconds(200);
 // How long a closed connection waits for the report of whoever has started the process.
 constexpr kj::Duration kReportGrace = 1 * kj::SECONDS;
-// How much longer a link between nodes may carry nothing: a node that does not answer this process
-// is lost before, and TCP, which takes up to as long again to go on after a pause, has the time.
-constexpr absl::Duration kLinkMargin = absl::Seconds(2);
+// A link between nodes may carry nothing for so long at least: after a pause of two seconds, TCP
+// takes up to one more to go on.
+constexpr absl::Duration kMinLinkTimeout = absl::Milliseconds(3300);
 // How much longer a node may be silent while others join, for each of them, up to the longest time.
 constexpr absl::Duration kPatiencePerNode = absl::Milliseconds(100);
 constexpr absl::Duration kJoiningPatience = absl::Seconds(20);
@@ -306,7 +306,7 @@ void NodeSupervisor::OnMemberEnd(const control::MemberEnd& end) {
 }
 
 absl::Duration NodeSupervisor::LinkTimeout() const {
-  return options_.heartbeat_timeout + kLinkMargin;
+  return std::max(options_.heartbeat_timeout, kMinLinkTimeout);
 }
 
 uint32_t NodeSupervisor::LinkTimeoutMs() const { return ToMilliseconds(LinkTimeout()); }

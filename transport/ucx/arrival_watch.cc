@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 
@@ -22,7 +23,8 @@ absl::StatusOr<std::unique_ptr<ArrivalWatch>> ArrivalWatch::Create(
 }
 
 absl::Status ArrivalWatch::Open() {
-  next_second_ = Clock::now() + std::chrono::seconds(1);
+  last_look_ = Clock::now();
+  next_second_ = last_look_ + std::chrono::seconds(1);
   watch_fd_ = epoll_create1(EPOLL_CLOEXEC);
   if (watch_fd_ < 0) return absl::ErrnoToStatus(errno, "epoll_create1");
   for (uint32_t i = 0; i < endpoints_.size(); ++i) {
@@ -51,18 +53,29 @@ void ArrivalWatch::Wait(int fd, int timeout_ms) {
     const uint32_t index = events[i].data.u32;
     if (index < endpoints_.size()) endpoints_[index]->OnArrival();
   }
-  if (const auto now = Clock::now(); now >= next_second_) {
+  const auto now = Clock::now();
+  if (now >= next_second_) {
     next_second_ = now + std::chrono::seconds(1);
     OnSecondPassed();
   }
+  if (options_.link_timeout == std::chrono::milliseconds(0)) return;
+  const auto elapsed = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_look_);
+  if (elapsed < Peers::kLookInterval) return;
+  last_look_ = now;
+  // Of a time in which this process stood still, the kernel may have too.
+  LookAtLinks(std::min(elapsed, 2 * Peers::kLookInterval));
 }
 
 void ArrivalWatch::OnSecondPassed() {
   for (UcxEndpoint* endpoint : endpoints_) {
     const absl::Status late = endpoint->OnSecondPassed();
     if (!late.ok() && options_.on_unreleased) options_.on_unreleased(late);
-    if (options_.link_timeout == std::chrono::milliseconds(0)) continue;
-    for (const uint32_t device : endpoint->FindCutLinks()) {
+  }
+}
+
+void ArrivalWatch::LookAtLinks(std::chrono::milliseconds elapsed) {
+  for (UcxEndpoint* endpoint : endpoints_) {
+    for (const uint32_t device : endpoint->FindCutLinks(elapsed)) {
       if (options_.on_cut_link) options_.on_cut_link(device);
     }
   }

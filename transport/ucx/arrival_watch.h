@@ -35,12 +35,14 @@ class ArrivalWatch {
       : endpoints_(std::move(endpoints)), options_(options) {}
   absl::Status Open();
   void OnSecondPassed();
+  void LookAtLinks(std::chrono::milliseconds elapsed);
 
   const std::vector<UcxEndpoint*> endpoints_;
   const UcxOptions& options_;
   int watch_fd_ = -1;  // epoll
   int other_fd_ = -1;  // of the last Wait
   std::chrono::steady_clock::time_point next_second_;
+  std::chrono::steady_clock::time_point last_look_;
 };
 
 }  // namespace penstock::transport::ucx

@@ -12,10 +12,12 @@
 namespace penstock::transport::ucx {
 namespace {
 
-// Of silence, before the system is asked about the connection: a single answer may be late.
-constexpr uint32_t kSilentSeconds = 2;
+using std::chrono::milliseconds;
+
 // How much longer a connection may take to be made, while hosts are busy with starting a job.
-constexpr int64_t kConnectPatience = 20;
+constexpr std::chrono::seconds kConnectPatience{20};
+// How much longer a link may be silent where TCP takes up to as long again as a pause to go on.
+constexpr std::chrono::seconds kLateRetries{2};
 
 }  // namespace
 
@@ -120,34 +122,34 @@ bool Peers::OnSecondPassed() {
   return has_failed;
 }
 
-bool Peers::CountSilence() {
+bool Peers::CountSilence(milliseconds elapsed) {
   bool is_any_silent = false;
   for (Peer& peer : peers_) {
     const bool is_awaited = std::exchange(peer.is_awaited, false);
     const bool has_arrived = std::exchange(peer.has_arrived, false);
     if (peer.is_failed || peer.is_link_cut || peer.ep == nullptr) continue;
-    peer.seconds_connecting += peer.is_connecting ? 1 : 0;
+    if (peer.is_connecting) peer.connecting += elapsed;
     if (has_arrived || !is_awaited) {
-      peer.seconds_silent = peer.seconds_unconfirmed = 0;
+      peer.num_silent_looks = 0;
+      peer.unconfirmed = milliseconds(0);
       peer.needs_sign_of_life = false;
       continue;
     }
     // Repeatedly: the link may be cut after an earlier request was confirmed.
-    peer.needs_sign_of_life |= ++peer.seconds_silent % 2 == 1 && !peer.is_connecting;
+    peer.needs_sign_of_life |= ++peer.num_silent_looks % 2 == 1 && !peer.is_connecting;
     needs_signs_of_life_ |= peer.needs_sign_of_life;
-    is_any_silent |= peer.seconds_silent >= kSilentSeconds;
+    is_any_silent |= peer.num_silent_looks > 1;
   }
   return is_any_silent;
 }
 
-std::vector<Peer*> Peers::FindCutLinks(const TcpLinks& links) {
+std::vector<Peer*> Peers::FindCutLinks(const TcpLinks& links, milliseconds elapsed) {
   std::vector<Peer*> cut;
-  const std::chrono::milliseconds timeout = options_.link_timeout;
-  const int64_t timeout_seconds = std::chrono::floor<std::chrono::seconds>(timeout).count();
   for (Peer& peer : peers_) {
-    if (peer.seconds_silent < kSilentSeconds || peer.is_failed || peer.is_link_cut) continue;
+    // At the first look, it is only asked.
+    if (peer.num_silent_looks <= 1 || peer.is_failed || peer.is_link_cut) continue;
     if (peer.is_connecting) {
-      if (peer.seconds_connecting <= timeout_seconds + kConnectPatience) continue;
+      if (peer.connecting <= options_.link_timeout + kConnectPatience) continue;
       peer.is_link_cut = true;
       cut.push_back(&peer);
       continue;
@@ -157,15 +159,17 @@ std::vector<Peer*> Peers::FindCutLinks(const TcpLinks& links) {
       if (const auto it = links.find(address); it != links.end()) link.Add(it->second);
     }
     const bool is_silent = link.has_unconfirmed || link.has_unanswered;
-    if (!is_silent || link.silence < std::chrono::seconds(1)) {
-      peer.seconds_unconfirmed = 0;
+    if (!is_silent || link.silence < elapsed) {
+      peer.unconfirmed = milliseconds(0);
       continue;
     }
-    // Of a connection that has received nothing yet, the kernel does not say when it was made.
-    // And where a peer is only asked, its silence was none before.
-    const int64_t seconds =
-        ++peer.seconds_unconfirmed + (link.has_unconfirmed ? kSilentSeconds - 1 : 0);
-    if (seconds < timeout_seconds || link.silence <= timeout) continue;
+    // Counted from look to look. Of a connection that has received nothing yet, the kernel does not
+    // say when it was made; and where a peer was not awaited, its silence was none.
+    peer.unconfirmed += elapsed;
+    const milliseconds timeout =
+        options_.link_timeout + (link.is_retried_late ? kLateRetries : milliseconds(0));
+    // The look at which it was asked came after one interval of silence.
+    if (peer.unconfirmed + kLookInterval < timeout || link.silence <= timeout) continue;
     peer.is_link_cut = true;
     cut.push_back(&peer);
     Fail(peer, absl::DeadlineExceededError(

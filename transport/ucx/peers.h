@@ -11,6 +11,7 @@
 #ifndef PENSTOCK_TRANSPORT_UCX_PEERS_H_
 #define PENSTOCK_TRANSPORT_UCX_PEERS_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -44,14 +45,14 @@ struct Peer {
   bool has_received = false;   // something has arrived from it, so its own connection is made
   bool is_probed = false;      // and nothing has arrived from it since
   uint32_t seconds_since_probe = 0;
-  // How its link is watched, second by second.
+  // How its link is watched, look by look.
   bool has_arrived = false;         // something from it
   bool is_awaited = false;          // by a request
   bool needs_sign_of_life = false;  // is to be asked for one
   bool is_link_cut = false;
-  uint32_t seconds_silent = 0;       // nothing has arrived, although it is awaited
-  uint32_t seconds_unconfirmed = 0;  // nor has its host confirmed what was sent
-  uint32_t seconds_connecting = 0;
+  uint32_t num_silent_looks = 0;  // in a row; nothing has arrived, although it is awaited
+  std::chrono::milliseconds unconfirmed{0};  // nor has its host confirmed what was sent
+  std::chrono::milliseconds connecting{0};
   bool is_failed = false;
   bool is_failure_handled = false;  // its requests have been failed
   absl::Status failure;             // why it has failed
@@ -68,6 +69,9 @@ enum class ConnectionState : uint8_t {
 
 class Peers {
  public:
+  // Between two looks at the links.
+  static constexpr std::chrono::milliseconds kLookInterval{200};
+
   // The peers of the endpoint of `device`, which accepts messages with `key`. `options` outlives
   // the result.
   Peers(const UcxOptions& options, uint32_t device, uint64_t key);
@@ -119,12 +123,13 @@ class Peers {
   // there are any.
   bool OnSecondPassed();
 
-  // The same second, once the requests have marked the peers that they await. Returns whether there
-  // are peers that have been silent for so long that FindCutLinks may have something to say.
-  bool CountSilence();
+  // A look at the links, once the requests have marked the peers that they await, `elapsed` after
+  // the last one. Returns whether there are peers that have been silent for so long that
+  // FindCutLinks may have something to say.
+  bool CountSilence(std::chrono::milliseconds elapsed);
   bool needs_signs_of_life() const { return needs_signs_of_life_; }
-  // Peers that have been silent since the last second are asked for a sign of life, so that
-  // something is on its way to them: calls ask(peer) for each of them, every other second.
+  // Peers that have been silent since the last look are asked for a sign of life, so that something
+  // is on its way to them: calls ask(peer) for each of them, every other look.
   template <typename Ask>
   void AskSilent(const Ask& ask) {
     if (!std::exchange(needs_signs_of_life_, false)) return;
@@ -134,9 +139,10 @@ class Peers {
       if (peer.ep != nullptr && !peer.is_failed) ask(peer);
     }
   }
-  // Fails the peers whose links are cut according to `links`, and returns them. A peer whose
-  // connection was never made is returned but not failed, as UCX cannot end such a connection.
-  std::vector<Peer*> FindCutLinks(const TcpLinks& links);
+  // After CountSilence. Fails the peers whose links are cut according to `links`, and returns them.
+  // A peer whose connection was never made is returned but not failed, as UCX cannot end such a
+  // connection.
+  std::vector<Peer*> FindCutLinks(const TcpLinks& links, std::chrono::milliseconds elapsed);
 
   // The endpoint closes: nothing more is accepted, answered or transferred.
   void BeginClosing() { is_closing_ = true; }

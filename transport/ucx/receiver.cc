@@ -491,12 +491,16 @@ void Receiver::FailReceives(const Peer& peer) {
 bool Receiver::OnSecondPassed() {
   bool has_expired = false;
   receives_.ForEachPending([&](ReceiveOperation& receive) {
-    peers_[receive.peer].is_awaited = true;
     if (receive.waits_for_turn()) return;
     ++receive.seconds;
     has_expired |= receive.seconds > options_.request_timeout.count();
   });
   return has_expired;
+}
+
+void Receiver::MarkAwaited() {
+  receives_.ForEachPending(
+      [&](const ReceiveOperation& receive) { peers_[receive.peer].is_awaited = true; });
 }
 
 void Receiver::Expire() {

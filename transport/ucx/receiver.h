@@ -90,6 +90,8 @@ class Receiver {
   void FailReceives(const Peer& peer);
   // A second has passed. Returns whether Expire has something to do.
   bool OnSecondPassed();
+  // Marks the peers that pending receives await.
+  void MarkAwaited();
   // Ends the receives that are late. Fails the peer of one that a message has taken.
   void Expire();
 

@@ -242,10 +242,13 @@ bool Sender::OnSecondPassed() {
   bool has_expired = false;
   sends_.ForEachPending([&](SendOperation& send) {
     ++send.seconds;
-    peers_[send.peer].is_awaited = true;
     has_expired |= send.seconds > (send.is_cancelling ? answer_seconds : request_seconds);
   });
   return has_expired;
+}
+
+void Sender::MarkAwaited() {
+  sends_.ForEachPending([&](const SendOperation& send) { peers_[send.peer].is_awaited = true; });
 }
 
 void Sender::Expire() {

@@ -54,6 +54,8 @@ class Sender {
   void FailSends(const Peer& peer);
   // A second has passed. Returns whether Expire has something to do.
   bool OnSecondPassed();
+  // Marks the peers that pending sends await.
+  void MarkAwaited();
   // Cancels the sends that have taken too long, and fails peers that do not answer cancel requests.
   void Expire();
 

@@ -1,11 +1,9 @@
 #include "transport/ucx/tcp_links.h"
 
 #include <ifaddrs.h>
-#include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -42,12 +40,10 @@ std::optional<NetworkAddress> AddressOf(const sockaddr* address) {
   return bytes(&ipv6->sin6_addr, sizeof(ipv6->sin6_addr));
 }
 
-// Where the peer takes nothing, and nothing is on its way.
-void AskOften(int fd, const tcp_info& info, std::chrono::milliseconds max_interval) {
-  int num_unsent = 0;
-  if (info.tcpi_unacked > 0 || ioctl(fd, SIOCOUTQNSD, &num_unsent) != 0 || num_unsent == 0) return;
+// Returns whether the system does that.
+bool BoundRetries(int fd, std::chrono::milliseconds max_interval) {
   const auto interval = static_cast<int>(std::max(max_interval, kMinInterval).count());
-  (void)setsockopt(fd, IPPROTO_TCP, kLongestRetransmission, &interval, sizeof(interval));
+  return setsockopt(fd, IPPROTO_TCP, kLongestRetransmission, &interval, sizeof(interval)) == 0;
 }
 
 // Returns whether `fd` is a socket.
@@ -64,10 +60,10 @@ bool AddSocket(int fd, std::chrono::milliseconds max_interval, TcpLinks* links) 
       getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0) {
     return true;
   }
-  AskOften(fd, info, max_interval);
+  const bool is_bounded = BoundRetries(fd, max_interval);
   if (const auto address = AddressOf(reinterpret_cast<const sockaddr*>(&peer))) {
     (*links)[*address].Add(
-        {info.tcpi_unacked > 0, info.tcpi_probes > 0,
+        {info.tcpi_unacked > 0, info.tcpi_probes > 0, !is_bounded,
          std::chrono::milliseconds(std::min(info.tcpi_last_data_recv, info.tcpi_last_ack_recv))});
   }
   return true;

@@ -5,10 +5,14 @@
 // The kernels of both hosts answer whatever their processes do: a peer that computes, waits for a
 // core, or is stopped confirms what it is sent. So does one behind a slow link, byte by byte, while
 // a long message is on its way and no message arrives. Of a peer that takes nothing, whose window
-// is closed, the kernel asks now and then whether it is open again, ever less often the longer that
-// lasts, and the peer's kernel answers that. Where the system lets one (Linux 6.15), the time
-// between two of these questions is bounded here; elsewhere, a cut behind a closed window shows
-// after as long again as the window has been closed.
+// is closed, the kernel asks now and then whether it is open again, and the peer's kernel answers
+// that.
+//
+// What is not confirmed is sent again, and a closed window asked about, ever less often the longer
+// that lasts. So after a pause of two seconds, a link may be silent for two more. Where the system
+// lets one (Linux 6.15), the time between two retries is bounded here, to a second at best.
+// Elsewhere, a link has to be silent for longer before it counts as cut, and a cut behind a closed
+// window shows after as long again as the window has been closed.
 //
 // The connections are found through the worker's descriptor, an epoll set, whose members the system
 // lists in /proc/self/fdinfo. Where it does not, there are none.
@@ -35,20 +39,22 @@ using NetworkAddress = std::string;
 struct TcpLink {
   bool has_unconfirmed = false;  // something was sent, and its receipt is not confirmed
   bool has_unanswered = false;   // nothing was, as the peer takes nothing, but it was asked
+  bool is_retried_late = false;  // the system doubles the time between retries, see above
   // Since the last segment that told anything new. Hours, before the first one.
   std::chrono::milliseconds silence = std::chrono::milliseconds::max();
 
   void Add(const TcpLink& other) {
     has_unconfirmed |= other.has_unconfirmed;
     has_unanswered |= other.has_unanswered;
+    is_retried_late |= other.is_retried_late;
     silence = std::min(silence, other.silence);
   }
 };
 
 using TcpLinks = std::map<NetworkAddress, TcpLink>;
 
-// By the address of the peer; `epoll_fd` is the worker's descriptor. From now on, peers whose
-// window is closed are asked at least once in each `max_interval`, which is a second or more.
+// By the address of the peer; `epoll_fd` is the worker's descriptor. From now on, the system
+// retries at least once in each `max_interval`, which is a second or more, if it can be told so.
 TcpLinks ReadTcpLinks(int epoll_fd, std::chrono::milliseconds max_interval);
 
 // Those of the interfaces of this host that are up, but for loopback addresses where there are

@@ -1,6 +1,7 @@
 #include "transport/ucx/tcp_links.h"
 
 #include <arpa/inet.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -48,9 +49,15 @@ TEST(TcpLinksTest, AreThoseOfTheSetsWithinASet) {
   char byte = 0;
   ASSERT_EQ(recv(client, &byte, 1, 0), 1);
   const TcpLinks links = ReadTcpLinks(outer, kInterval);
+  // TCP_RTO_MAX_MS, of Linux 6.15.
+  int interval_ms = 0;
+  size = sizeof(interval_ms);
+  const bool is_bounded = getsockopt(client, IPPROTO_TCP, 44, &interval_ms, &size) == 0;
+  EXPECT_EQ(interval_ms, is_bounded ? 1000 : 0);
   ASSERT_EQ(links.size(), 1u);
   EXPECT_EQ(links.begin()->first, std::string("\x7f\0\0\x01", 4));
   EXPECT_FALSE(links.begin()->second.has_unconfirmed);
+  EXPECT_EQ(links.begin()->second.is_retried_late, !is_bounded);
   EXPECT_LT(links.begin()->second.silence, std::chrono::seconds(10));
   for (const int fd : {client, server, listener, inner, outer}) close(fd);
 }
@@ -58,9 +65,10 @@ TEST(TcpLinksTest, AreThoseOfTheSetsWithinASet) {
 TEST(TcpLinksTest, ConnectionsToOneHostAreOneLink) {
   TcpLink link;
   link.Add({.has_unconfirmed = true, .silence = std::chrono::seconds(7)});
-  link.Add({.has_unanswered = true, .silence = std::chrono::seconds(3)});
+  link.Add({.has_unanswered = true, .is_retried_late = true, .silence = std::chrono::seconds(3)});
   EXPECT_TRUE(link.has_unconfirmed);
   EXPECT_TRUE(link.has_unanswered);
+  EXPECT_TRUE(link.is_retried_late);
   EXPECT_EQ(link.silence, std::chrono::seconds(3));
 }
 

@@ -458,7 +458,6 @@ absl::Status UcxEndpoint::OnSecondPassed() {
   const bool has_failed_peers = peers_.OnSecondPassed();
   const bool has_late_sends = sender_.OnSecondPassed();
   const bool has_late_receives = receiver_.OnSecondPassed();
-  is_any_silent_ = peers_.CountSilence();
   absl::Status late;
   bool is_used_by_failed = false;
   if (peers_.has_failed()) {
@@ -476,25 +475,31 @@ absl::Status UcxEndpoint::OnSecondPassed() {
     }
   }
   // UCX lets go while its worker is progressed.
-  if (has_failed_peers || has_late_sends || has_late_receives || is_used_by_failed ||
-      peers_.needs_signs_of_life()) {
+  if (has_failed_peers || has_late_sends || has_late_receives || is_used_by_failed) {
     has_expired_ = true;
     Wake();
   }
   return late;
 }
 
-std::vector<uint32_t> UcxEndpoint::FindCutLinks() {
+std::vector<uint32_t> UcxEndpoint::FindCutLinks(std::chrono::milliseconds elapsed) {
   {
     const Lock lock(lock_);
-    if (!is_any_silent_) return {};
+    sender_.MarkAwaited();
+    receiver_.MarkAwaited();
+    const bool is_any_silent = peers_.CountSilence(elapsed);
+    if (peers_.needs_signs_of_life()) {
+      has_expired_ = true;
+      Wake();
+    }
+    if (!is_any_silent) return {};
   }
-  // Takes too long for the lock. The kernel gives a connection up after about 15 questions without
-  // an answer, which has to be later than what is found here.
+  // Takes too long for the lock. The kernel gives a connection up after about 15 retries without an
+  // answer, which has to be later than what is found here.
   const TcpLinks links = ReadTcpLinks(event_fd_, options_.link_timeout / 4);
   const Lock lock(lock_);
   std::vector<uint32_t> devices;
-  for (const Peer* peer : peers_.FindCutLinks(links)) devices.push_back(peer->device);
+  for (const Peer* peer : peers_.FindCutLinks(links, elapsed)) devices.push_back(peer->device);
   if (!devices.empty()) Wake();
   return devices;
 }

@@ -111,8 +111,9 @@ class UcxEndpoint final : public Endpoint {
   // A second has passed. Not OK once for each peer: it has failed, and UCX uses memory of its
   // requests longer than it should.
   absl::Status OnSecondPassed();
-  // After OnSecondPassed. Fails the peers whose links are cut; returns their devices, each once.
-  std::vector<uint32_t> FindCutLinks();
+  // Looks at the links, `elapsed` after the last look. Fails the peers whose links are cut; returns
+  // their devices, each once.
+  std::vector<uint32_t> FindCutLinks(std::chrono::milliseconds elapsed);
 
  private:
   // Calls of ucp_worker_progress in one Progress.
@@ -169,8 +170,6 @@ class UcxEndpoint final : public Endpoint {
   Receiver receiver_ ABSL_GUARDED_BY(lock_);
   // An operation has reached its time limit.
   bool has_expired_ ABSL_GUARDED_BY(lock_) = false;
-  // A peer may be behind a link that is cut.
-  bool is_any_silent_ ABSL_GUARDED_BY(lock_) = false;
   // The last CountTransferring.
   std::vector<uint64_t> num_transferring_ ABSL_GUARDED_BY(lock_);
   bool is_leaked_ = false;  // since Close

@@ -31,10 +31,13 @@
 // receiver says so (Ack::kTaken).
 //
 // Cut links. Between hosts that TCP joins, UCX waits about 15 minutes for a link that is cut. So
-// while requests wait for a peer from which no message arrives, the transport looks once a second
-// at what the kernel knows of its connections (tcp_links.h). If the peer's host has sent nothing
-// for `link_timeout`, although something sent to it is not confirmed, the peer fails and
-// `on_cut_link` is called. That the peer computes, is stopped, or is reached slowly does not count.
+// while requests wait for a peer from which no message arrives, the transport looks five times a
+// second at what the kernel knows of its connections (tcp_links.h), and has TCP retry at least once
+// in a quarter of `link_timeout`, or once a second if that is more. If the peer's host has sent
+// nothing for `link_timeout`, although something sent to it is not confirmed, the peer fails and
+// `on_cut_link` is called, at most half a second later. Before Linux 6.15, where TCP cannot be told
+// when to retry, the time is two seconds longer. That the peer computes, is stopped, or is reached
+// slowly does not count.
 // A connection may take 20 s longer to be made; then only `on_cut_link` is called. Other networks
 // (verbs) bound this themselves.
 //
@@ -107,9 +110,9 @@ struct UcxOptions {
   // Time limits, see above. They are counted in whole seconds and may take one more.
   std::chrono::seconds request_timeout{600};
   std::chrono::seconds answer_timeout{5};
-  // How long a link may carry nothing that it should, see above; 0: for ever. After a pause, TCP
-  // may take as long again to go on, and less than a second more.
-  std::chrono::milliseconds link_timeout{5300};
+  // How long a link may carry nothing that it should, see above; 0: for ever. A pause that is to
+  // end nothing has to be shorter by the time between two retries of TCP.
+  std::chrono::milliseconds link_timeout{3300};
   // How long closing waits for UCX to let go of the memory of requests.
   std::chrono::milliseconds release_timeout{1000};
   // Called by the thread in Wait, once for each failed peer of a device, if UCX has not let go in
