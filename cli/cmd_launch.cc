@@ -366,7 +366,7 @@ absl::Status CheckWords(const Environment& environment, const LaunchOptions& opt
 
 // A line that says how the key crosses the network.
 std::string DescribeKeyTransport(const std::string& launcher, const LaunchPlan& plan) {
-  if (KeySealFor(plan.places) != nullptr) {
+  if (plan.seal_key != nullptr) {
     return "launch: munge encrypts the job's key on its way to the hosts\n";
   }
   return StrCat("note: ", launcher == "slurm" ? "srun" : "mpirun",
@@ -482,6 +482,7 @@ absl::Status Launch(const Environment& environment, const LaunchOptions& options
     environment.err << "note: if this process is killed, the programs that start nodes go on: "
                     << ToStd(watch.status().message()) << std::endl;
   }
+  plan.seal_key = KeySealFor(plan.places);
   if (options.member.key_file.empty() && launcher != "ssh") {
     environment.err << DescribeKeyTransport(launcher, plan) << std::flush;
   }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 
@@ -54,6 +55,8 @@ struct LaunchPlan {
   std::optional<bool> probes_links = {};
   // The command that has started this process as one of several, such as "srun"; empty: none has.
   std::string starter = {};
+  // How the key is sent to nodes, as ClusterOptions has it; null: as it is.
+  std::function<absl::StatusOr<std::string>(const std::string& key)> seal_key = {};
   // Told where nodes join, and the key.
   std::function<void(const std::string& address, const std::string& key)> on_listening = {};
   // Told of programs that start nodes on other hosts, as ClusterOptions has it.

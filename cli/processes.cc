@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "cli/line_printer.h"
-#include "cli/munge_text.h"
 
 #include "actors/cluster/core_groups.h"
 #include "base/counted.h"
@@ -87,7 +86,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
       options.max_starts = launch.max_starts;
       options.listen = launch.listen;
       options.key = launch.key;
-      options.seal_key = KeySealFor(launch.places);
+      options.seal_key = launch.seal_key;
       options.join_timeout = launch.join_timeout;
       options.on_listening = launch.on_listening;
       // What has started the others has bound them to cores, and this process with its node.
