@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,7 +20,9 @@
 #include "cli/environment.h"
 #include "cli/job_key_option.h"
 #include "cli/join_job.h"
+#include "cli/launch_member.h"
 #include "cli/option_checks.h"
+#include "cli/termination_grace.h"
 
 #include "actors/cluster/agent_tree.h"
 #include "actors/cluster/host_agent.h"
@@ -31,6 +34,10 @@
 
 namespace penstock::cli {
 namespace {
+
+// Of a node that Slurm ends, to name a coordinator that is gone. An end of the connection shows at
+// once.
+constexpr absl::Duration kTerminationGrace = absl::Seconds(1);
 
 struct NodeCommandOptions {
   actors::NodeOptions node;
@@ -145,6 +152,12 @@ absl::Status RunNodeCommand(const Environment& environment, NodeCommandOptions o
     RETURN_IF_ERROR(actors::CheckIsInsecureAddress(options.node.coordinator));
   }
   ASSIGN_OR_RETURN(options.node.key, ReadJobKey(options.key_file));
+  std::optional<TerminationGrace> grace;
+  if (!EnvironmentVariable("SLURM_STEP_ID").empty()) {
+    grace.emplace(kTerminationGrace, [&err = environment.err, is_agent = options.slots > 0] {
+      if (!is_agent) err << StrCat("penstock: Slurm ends this process (SIGTERM)\n") << std::flush;
+    });
+  }
   if (options.slots > 0) return RunAgent(environment, options);
   return JoinJob(environment, std::move(options.node), options.device, options.is_quiet,
                  options.log_folder);

@@ -129,13 +129,13 @@ class SlurmDeathTest(LaunchDeaths, TwoHostsDeathTest):
         command, environment = self.launch_words(*shell)
         self.start_on(0, command, **environment)
 
-    def check_end_with_terminal(self, begin, coordinator):
-        """As in test_the_coordinator, Slurm may kill the nodes first."""
-        self.check_gone(begin, self.bound_s + 2)
+    def test_the_coordinator_that_is_all_that_salloc_runs(self):
+        """Its death ends the allocation, and Slurm the nodes: they say what they have lost all the same."""
+        self.launch()
+        self.check_coordinator()
 
     def test_the_coordinator(self):
-        """In a shell of salloc. Where `launch` is all that salloc runs, Slurm kills the nodes as soon as
-        it is dead, whatever they have to say."""
+        """In a shell of salloc."""
         self.launch("sh", "-c", '"$@"; exec sleep 60', "sh")
         self.check_coordinator(ignored=("salloc", "sleep"))
         for pid in self.left():
