@@ -123,7 +123,6 @@ std::vector<std::string_view> OptionsOfHosts(const LaunchOptions& options) {
   if (!options.remote_program.empty()) given.push_back("--remote-program");
   if (options.fanout > 0) given.push_back("--fanout");
   if (options.max_starts > 0) given.push_back("--starts");
-  if (options.probe == "yes") given.push_back("--probe yes");
   return given;
 }
 
@@ -393,6 +392,7 @@ absl::Status Launch(const Environment& environment, const LaunchOptions& options
     arguments.insert(arguments.end(), {"--timeout", options.timeout});
   }
   there.launch.insecure = options.member.insecure;
+  if (options.probe != "auto") there.launch.probes_links = options.probe == "yes";
   MemberOptions member_options = options.member;
   member_options.listen = options.listen;
   // Behind "--" it is an option of the nodes of all members, too.
@@ -424,6 +424,7 @@ absl::Status Launch(const Environment& environment, const LaunchOptions& options
   ASSIGN_OR_RETURN(const std::vector<HostSlots> hosts, FindHosts(options, launcher));
   if (launcher == "local") {
     std::vector<std::string_view> given = OptionsOfHosts(options);
+    if (options.probe == "yes") given.push_back("--probe yes");
     if (!options.listen.empty()) given.push_back("--listen");
     if (!given.empty()) {
       return absl::InvalidArgumentError(
@@ -463,7 +464,6 @@ absl::Status Launch(const Environment& environment, const LaunchOptions& options
     return absl::InvalidArgumentError(StrCat("--listen ", ToStd(address.message())));
   }
   if (plan.insecure) RETURN_IF_ERROR(actors::CheckIsInsecureAddress(plan.listen));
-  if (options.probe != "auto") plan.probes_links = options.probe == "yes";
   there.program = options.remote_program;
   if (there.program.empty()) {
     std::error_code error;

@@ -167,21 +167,21 @@ size_t NumEvenHosts(const std::vector<actors::NodePlace>& places) {
   return hosts.size();
 }
 
-// Where the hosts of a launch are to have the same part of the plan, their order is free, and the
-// plan may be made for the networks that join them and for how fast each computes.
+// Where the hosts of a launch are to have the same part of the plan, the plan may be made for the
+// networks that join them and for how fast each computes. The order of hosts is free, unless the
+// ranks of members are given.
 absl::Status ProbeHosts(const RunOptions& options, Environment* environment, Job* job) {
-  const auto is_awaited = [](const actors::NodePlace& place) { return place.is_awaited; };
   std::vector<actors::NodePlace>& places = environment->launch.places;
   const size_t num_hosts = NumEvenHosts(places);
   const bool is_planned = !HasSuffix(options.file, ".plan") && options.plan.empty() &&
                           job->cluster.file.empty() && job->cluster.host.empty();
   const bool is_wanted = environment->launch.probes_links.value_or(
-      is_planned && job->parallel.strategy == "auto" && num_hosts <= actors::kMaxProbedNodes);
-  if (!is_wanted || std::any_of(places.begin(), places.end(), is_awaited) || num_hosts < 2 ||
-      job->cluster.hosts != static_cast<int64_t>(num_hosts)) {
+      is_planned && job->parallel.strategy == "auto" &&
+      NumProbedNodes(places, num_hosts) <= actors::kMaxProbedNodes);
+  if (!is_wanted || num_hosts < 2 || job->cluster.hosts != static_cast<int64_t>(num_hosts)) {
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(HostProbe probe, ProbeLaunch(*environment, *job));
+  ASSIGN_OR_RETURN(HostProbe probe, ProbeLaunch(environment, *job));
   if (!probe.speeds.empty()) environment->launch.probes_links = false;  // they have been
   if (!is_planned || probe.networks.empty()) return absl::OkStatus();
   places = std::move(probe.places);

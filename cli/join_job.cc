@@ -72,8 +72,17 @@ absl::Status JoinJob(const Environment& environment, actors::NodeOptions node,
       node.on_no_status_socket(socket.status());
     }
   }
+  bool is_to_rejoin = false;
+  if (node.on_rejoin) {
+    node.on_rejoin = [&is_to_rejoin, next = std::move(node.on_rejoin)] {
+      is_to_rejoin = true;
+      next();
+    };
+  }
   RETURN_IF_ERROR(actors::RunNode(node));
-  if (!is_quiet) environment.err << "the job is done" << std::endl;
+  if (is_quiet) return absl::OkStatus();
+  environment.err << (is_to_rejoin ? "the hosts are measured; joining again" : "the job is done")
+                  << std::endl;
   return absl::OkStatus();
 }
 

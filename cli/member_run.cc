@@ -241,7 +241,7 @@ NodeProcess::Work NodeWork(const Environment& environment, const MemberOptions& 
   // The log is kept from the first task on.
   auto log_folder = std::make_shared<std::string>(options.log_folder);
   return [&environment, &options, log_folder](const NodeProcess::Task& task,
-                                              const std::function<void()>& on_joined) {
+                                              const NodeProcess::Events& events) {
     bool has_joined = false;
     actors::NodeOptions node;
     node.rank = static_cast<int>(task.rank);
@@ -252,8 +252,9 @@ NodeProcess::Work NodeWork(const Environment& environment, const MemberOptions& 
     node.is_watched = task.is_watched;
     node.on_joined = [&](const actors::NodeDescription&) {
       has_joined = true;
-      on_joined();
+      events.on_joined();
     };
+    node.on_rejoin = events.on_rejoin;
     absl::Status status = JoinJob(environment, node, options.device, /*is_quiet=*/false,
                                   std::exchange(*log_folder, ""));
     // The log has it, too.
@@ -303,6 +304,17 @@ absl::Status RunOther(const LaunchMember& member, const MemberOptions& options, 
       ASSIGN_OR_RETURN(task.key, OpenSentKey(task.key));
     }
     NodeProcess::End end = process->Run(task);
+    while (end.is_to_rejoin && end.status.ok()) {
+      // Rank 0 makes its plan meanwhile. Where it has listened before, it may still accept a
+      // connection that it then closes.
+      const absl::Time again = absl::Now() + absl::Seconds(options.join_timeout_s);
+      task.may_fail = true;
+      do {
+        task.connect_timeout = again - absl::Now();
+        end = process->Run(task);
+      } while (!end.has_joined && !end.wait_status.has_value() && absl::IsUnavailable(end.status) &&
+               absl::Now() < again);
+    }
     if (end.wait_status.has_value()) {
       return ReportDeath({.coordinator = task.coordinator,
                           .key = task.key,

@@ -32,6 +32,7 @@ namespace {
 // A message is one packet: a task is its fields, a line each; "joined"; or an end, which is the
 // code of the status in a line and its text.
 constexpr std::string_view kJoined = "joined";
+constexpr std::string_view kRejoin = "rejoin";
 constexpr size_t kMaxPacketBytes = size_t{32} << 10;
 // For a process that has nothing left to do.
 constexpr int kExitGraceMs = 2000;
@@ -140,10 +141,12 @@ void NodeProcess::Serve(int socket, const Work& work) {
       // Objects of the parent are not this process's to destroy.
       _exit(0);
     }
-    const absl::Status status = work(*task, [socket] {
-      (void)signal(SIGINT, SIG_IGN);
-      Send(socket, kJoined);
-    });
+    const absl::Status status = work(*task, {.on_joined =
+                                                 [socket] {
+                                                   (void)signal(SIGINT, SIG_IGN);
+                                                   Send(socket, kJoined);
+                                                 },
+                                             .on_rejoin = [socket] { Send(socket, kRejoin); }});
     Send(socket, StrCat(static_cast<int>(status.code()), "\n", ToStd(status.message())));
   }
 }
@@ -151,12 +154,15 @@ void NodeProcess::Serve(int socket, const Work& work) {
 NodeProcess::End NodeProcess::Run(const Task& task) {
   End end;
   if (!is_own()) {
-    end.status = work_(task, [&end] {
-      end.has_joined = true;
-      (void)signal(SIGINT, SIG_IGN);
-    });
+    end.status = work_(task, {.on_joined =
+                                  [&end] {
+                                    end.has_joined = true;
+                                    (void)signal(SIGINT, SIG_IGN);
+                                  },
+                              .on_rejoin = [&end] { end.is_to_rejoin = true; }});
     return end;
   }
+  has_joined_ = false;
   Send(socket_, ToPacket(task));
   while (true) {
     // A child of the node may keep its end of the socket open.
@@ -168,6 +174,10 @@ NodeProcess::End NodeProcess::Run(const Task& task) {
     if (packet == kJoined) {
       has_joined_ = true;
       (void)signal(SIGINT, SIG_IGN);
+      continue;
+    }
+    if (packet == kRejoin) {
+      end.is_to_rejoin = true;
       continue;
     }
     end.status = StatusOf(packet);

@@ -36,14 +36,18 @@ class NodeProcess {
     // Another task may follow where nobody answers, so that is no error to tell yet.
     bool may_fail = false;
   };
-  // Joins, and returns when the job is over; tells errors, unless the task may fail. `on_joined` is
-  // to be called meanwhile.
-  using Work =
-      std::function<absl::Status(const Task& task, const std::function<void()>& on_joined)>;
+  // To be called by the work.
+  struct Events {
+    std::function<void()> on_joined;
+    std::function<void()> on_rejoin;  // as NodeOptions has it
+  };
+  // Joins, and returns when the job is over; tells errors, unless the task may fail.
+  using Work = std::function<absl::Status(const Task& task, const Events& events)>;
 
   struct End {
     absl::Status status;  // of the work, or kUnavailable: the process has died
     bool has_joined = false;
+    bool is_to_rejoin = false;       // the same task is to be run again
     std::optional<int> wait_status;  // of a process that has died
     bool is_out_of_memory = false;   // it probably has for that
   };

@@ -15,7 +15,7 @@ namespace penstock::cli {
 namespace {
 
 using Task = NodeProcess::Task;
-using OnJoined = std::function<void()>;
+using Events = NodeProcess::Events;
 
 Task SomeTask() {
   return {.rank = 3,
@@ -45,9 +45,9 @@ class NodeProcessTest : public ::testing::Test {
 
 TEST_F(NodeProcessTest, DoesTasksOneAfterAnother) {
   int num_done = 0;
-  NodeProcess process([&num_done](const Task& task, const OnJoined& on_joined) {
+  NodeProcess process([&num_done](const Task& task, const Events& events) {
     ++num_done;
-    if (task.rank == 4) on_joined();
+    if (task.rank == 4) events.on_joined();
     return absl::AbortedError(StrCat(num_done, " ", task.rank, " ", task.coordinator, " ", task.key,
                                      " ", absl::FormatDuration(task.connect_timeout), " ",
                                      task.is_watched, task.may_fail, "\nby ", getpid()));
@@ -71,8 +71,8 @@ TEST_F(NodeProcessTest, DoesTasksOneAfterAnother) {
 
 // What it has sent before its death counts.
 TEST_F(NodeProcessTest, TellsHowTheProcessHasDied) {
-  NodeProcess process([](const Task&, const OnJoined& on_joined) {
-    on_joined();
+  NodeProcess process([](const Task&, const Events& events) {
+    events.on_joined();
     (void)raise(SIGKILL);
     return absl::OkStatus();
   });
@@ -89,7 +89,7 @@ TEST_F(NodeProcessTest, TellsHowTheProcessHasDied) {
 
 // Its copy of the socket stays open, so only the end of the process tells.
 TEST_F(NodeProcessTest, AChildOfTheProcessDoesNotHideItsDeath) {
-  NodeProcess process([this](const Task&, const OnJoined&) {
+  NodeProcess process([this](const Task&, const Events&) {
     if (fork() == 0) {
       close(pipe_[1]);
       char byte = 0;
@@ -110,7 +110,7 @@ TEST_F(NodeProcessTest, AChildOfTheProcessDoesNotHideItsDeath) {
 TEST_F(NodeProcessTest, TheProcessEndsWithItsOwner) {
   pid_t pid = 0;
   {
-    const NodeProcess process([](const Task&, const OnJoined&) { return absl::OkStatus(); });
+    const NodeProcess process([](const Task&, const Events&) { return absl::OkStatus(); });
     SKIP_WITHOUT_OWN_PROCESS(process);
     pid = process.pid();
     EXPECT_EQ(kill(pid, 0), 0);

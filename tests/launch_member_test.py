@@ -251,7 +251,6 @@ class LaunchMemberTest(unittest.TestCase):
                  "same"),
                 (both, ("--hostfile", there, "--fanout", "2"), "--hostfile, --fanout are for a process"),
                 (both, ("--through", "ssh", "--launcher", "member"), "--through is for a process"),
-                (both, ("--probe", "yes"), "--probe yes is for a process"),
                 ({"OMPI_COMM_WORLD_RANK": 1, "OMPI_COMM_WORLD_SIZE": 2}, ("-H", "a"),
                  "the variables of mpirun say that it has started this process as rank 1 of 2"),
                 (self.step(1), ("-H", "a"), "the variables of srun say"),

@@ -237,27 +237,89 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(60), 130, errors.text())
 
-    def test_a_slow_host_of_a_member_is_named(self):
-        network = self.join(2, "2gbit")
-        groups = self.cpu_groups(0.3)
+    def start_members(self, network, job, *options, slots=1, groups=None):
+        """As torchrun does. Each in a group of its own, if there are any."""
         key = self.folder / "key"
         key.write_text(secrets.token_hex(32) + "\n")
         key.chmod(0o600)
-        job = self.write_job("pp=2")
         members = []
-        for rank in (0, 1):
-            command = network.on_host(rank, [PENSTOCK, "launch", "--log-dir", self.folder / "logs",
-                                             "--key-file", key, "--", job])
+        for rank in range(slots * len(network.names)):
+            command = network.on_host(rank // slots, [
+                PENSTOCK, "launch", "--log-dir", self.folder / "logs", "--key-file", key, *options,
+                "--", job, "--json"])
+            if groups:
+                command = ["sh", "-c", f'echo $$ > {groups[rank].processes} && exec "$@"', "sh", *command]
             members.append(subprocess.Popen(
-                ["sh", "-c", f'echo $$ > {groups[rank].processes} && exec "$@"', "sh", *command],
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2",
-                     "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "7077"}))
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(slots * len(network.names)),
+                     "LOCAL_WORLD_SIZE": str(slots), "MASTER_ADDR": "10.77.0.1", "MASTER_PORT": "7077"}))
             self.addCleanup(members[-1].communicate)
             self.addCleanup(members[-1].kill)
+        return members
+
+    def run_members(self, *arguments, **named):
+        """What each has printed: results, and messages."""
+        members = self.start_members(*arguments, **named)
         outputs = [member.communicate(timeout=120) for member in members]
-        self.assertEqual([member.returncode for member in members], [0, 0], outputs)
+        self.assertEqual([member.returncode for member in members], [0] * len(members), outputs)
+        return outputs
+
+    def test_a_slow_host_of_a_member_is_named(self):
+        network = self.join(2, "2gbit")
+        groups = self.cpu_groups(0.3)
+        outputs = self.run_members(network, self.write_job("pp=2"), groups=groups)
         self.check_slow(outputs[0][1], network.host_name(1))
+        self.assertNotIn("launch: networks: ", outputs[0][1])
+
+    def test_the_links_of_members_are_measured(self):
+        network = self.join(4, "2gbit", racks=[0, 0, 1, 1], trunk="40mbit")
+        job = self.write_job("dp=2,pp=2")
+        outputs = self.run_members(network, job, "--probe", "yes")
+        self.assertRegex(outputs[0][1], r"launch: networks: rack \S+ Gbit/s, .* \(n1 n2 \| n3 n4\); "
+                         r"network \S+ Gbit/s")
+        self.assertNotIn("start the processes", outputs[0][1])
+        for _, errors in outputs[1:]:
+            # They measure, and join again with the same rank.
+            self.assertRegex(errors, r"(?s)joined as rank (\d) .*the hosts are measured; joining again\n"
+                             r"joined as rank \1 .*the job is done\n")
+        for there, here in zip(losses(outputs[0][0]), losses_here(PENSTOCK, job), strict=True):
+            self.assertAlmostEqual(there, here, places=4)
+
+    def test_members_whose_ranks_do_not_fit_the_networks_are_told_so(self):
+        network = self.join(4, "2gbit", racks=[0, 1, 0, 1], trunk="40mbit")
+        job = self.write_job("dp=4")
+        outputs = self.run_members(network, job, "--probe", "yes")
+        self.assertIn("so the plan is made as if all links were the same; start the processes on the hosts "
+                      "in this order: n1, n3, n2, n4\n", outputs[0][1])
+        self.assertEqual(losses(outputs[0][0]), losses_here(PENSTOCK, job))
+
+    def test_several_members_of_a_host_measure_once(self):
+        network = self.join(2, "2gbit")
+        outputs = self.run_members(network, self.write_job("auto", num_devices=4), slots=2)
+        self.assertRegex(outputs[0][1], r"launch: networks: network \S+ Gbit/s, .* \(n1 n2\)\n")
+        self.assertEqual(sum(errors.count("; joining again\n") for _, errors in outputs), 3)
+
+    def test_the_links_of_members_are_not_measured_where_nobody_wants_it(self):
+        network = self.join(2, "2gbit")
+        outputs = self.run_members(network, self.write_job("auto"), "--probe", "no")
+        for _, errors in outputs:
+            self.assertNotIn("launch: networks: ", errors)
+            self.assertNotIn("joining again", errors)
+
+    def test_an_interrupt_while_members_are_measured(self):
+        """One never comes."""
+        network = self.join(2, "2gbit")
+        members = self.start_members(network, self.write_job("auto"))
+        members[1].kill()
+        members[1].wait(60)
+        errors = Output(members[0].stderr)
+        await_true(lambda: (self.folder / "logs" / "n1.0.log").exists() or members[0].poll() is not None,
+                   "the node of rank 0")
+        members[0].send_signal(signal.SIGINT)
+        self.assertEqual(members[0].wait(60), 130, errors.text())
+        errors.thread.join(60)
+        self.assertIn("penstock: interrupted (Interrupt) while the hosts were probed; missing: ",
+                      errors.text())
 
 
 if __name__ == "__main__":

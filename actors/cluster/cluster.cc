@@ -129,14 +129,14 @@ class Cluster::Impl {
     return rates;
   }
 
-  absl::Status Stop(const absl::Status& outcome) {
+  absl::Status Stop(const absl::Status& outcome, bool joins_again = false) {
     const absl::MutexLock lock(&stop_mutex_);
     if (loop_ == nullptr || is_stopped_) return end_;
     is_stopped_ = true;
     if (access_ != nullptr) access_->Close();
     const absl::Duration timeout = options_.stop_timeout + absl::Seconds(5);
-    end_ =
-        loop_->Await([&] { return supervisor_->Stop(outcome); }, timeout, "the end of the nodes");
+    end_ = loop_->Await([&] { return supervisor_->Stop(outcome, joins_again); }, timeout,
+                        "the end of the nodes");
     // What was seen of the nodes counts, before the loop stops to look at them.
     (void)actors_->failure_detector().Flush(options_.stop_timeout);
     end_.Update(loop_->Await(
@@ -456,6 +456,7 @@ EngineFactory Cluster::engine_factory() {
 }
 
 absl::Status Cluster::Stop(const absl::Status& outcome) { return impl_->Stop(outcome); }
+absl::Status Cluster::StopToRejoin() { return impl_->Stop(absl::OkStatus(), /*joins_again=*/true); }
 void Cluster::Kill() { impl_->Kill(); }
 
 }  // namespace penstock::actors

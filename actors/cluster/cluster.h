@@ -167,6 +167,9 @@ class Cluster {
   // Again: the same status. If `outcome`, what became of the job, is an error, RunNode returns it
   // at the nodes that were not started here.
   absl::Status Stop(const absl::Status& outcome = absl::OkStatus());
+  // The same, but the job goes on with another cluster, which has the address and key of this one:
+  // nodes that were not started here are to join it (NodeOptions::on_rejoin).
+  absl::Status StopToRejoin();
 
   // The same at once: nodes that were started here are killed, the others left alone. Calls of the
   // session return kCancelled.

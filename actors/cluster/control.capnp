@@ -86,8 +86,9 @@ interface Node {
   takeTrace @7 (generation :UInt32) -> (events :List(TraceEvent), hasMore :Bool, status :Status);
   close @8 (generation :UInt32) -> (status :Status);
   # `cause` says why the job has failed. It is OK if the job is over, and for nodes that the
-  # coordinator has started.
-  exit @9 (cause :Status) -> ();
+  # coordinator has started. With `joinsAgain`, the job only begins: the node is to join once more,
+  # at the same address and with the same key.
+  exit @9 (cause :Status, joinsAgain :Bool) -> ();
   # What the node has done so far: see actors/stall_detector.h. An error if a policy is busy.
   reportActivity @10 (generation :UInt32) -> (moves :List(Int64), idlePolls :List(Int64),
                                               numDecisions :Int64, communications :List(UInt64),

@@ -57,6 +57,9 @@ struct NodeOptions {
   std::string no_communicators;  // why there are none, for the user
   // Told once the coordinator has admitted the node.
   std::function<void(const NodeDescription& node)> on_joined;
+  // Told where the coordinator ends the node in order, so that it joins again with another RunNode,
+  // and the same address and key (Cluster::StopToRejoin). Null: the job is over for it.
+  std::function<void()> on_rejoin;
   // A file, as of StatusPort, where the node passes questions about the job on to the coordinator;
   // empty: nowhere. Told if it cannot be opened, which the node survives.
   std::string status_socket;

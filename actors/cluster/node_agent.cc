@@ -138,7 +138,11 @@ control::StatusPromise NodeAgent::JoinOver(kj::Own<kj::AsyncIoStream> stream) {
                                  .exchanges = exchanges_,
                                  .receiver = receiver_,
                                  .on_ping = [this](uint32_t silence_ms) { OnPing(silence_ms); },
-                                 .on_exit = [this](const absl::Status& cause) { End(cause); }}));
+                                 .on_exit =
+                                     [this](const absl::Status& cause, bool joins_again) {
+                                       if (joins_again && options_.on_rejoin) options_.on_rejoin();
+                                       End(cause);
+                                     }}));
   return control::StatusOf(call.send(), [this, self = std::move(self)](auto&& response) mutable {
     self.rank = response.getRank();
     self.first_device = response.getFirstDevice();

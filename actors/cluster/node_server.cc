@@ -584,7 +584,7 @@ class NodeServer final : public control::Node::Server {
       SetOrigin({.rank = reader.getRank()}, &cause);
       cause = EndOfJob(cause);
     }
-    node_.on_exit(cause);
+    node_.on_exit(cause, context.getParams().getJoinsAgain());
     return kj::READY_NOW;
   }
 

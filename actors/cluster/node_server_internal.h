@@ -34,7 +34,8 @@ struct NodeParts {
   ByteReceiver& receiver;
   // Told the bound that a ping has come with: see control.capnp.
   std::function<void(uint32_t silence_ms)> on_ping;
-  std::function<void(const absl::Status&)> on_exit;  // the coordinator ends the node
+  // The coordinator ends the node, which may be to join again.
+  std::function<void(const absl::Status& cause, bool joins_again)> on_exit;
 };
 
 // The parts outlive the server and the work that it has queued.

@@ -427,10 +427,10 @@ void NodeSupervisor::BeginEnding() {
   if (actors_ != nullptr) actors_->failure_detector().OnJobEnding();
 }
 
-kj::Promise<void> NodeSupervisor::Stop(const absl::Status& outcome) {
+kj::Promise<void> NodeSupervisor::Stop(const absl::Status& outcome, bool joins_again) {
   BeginEnding();
   if (port_.get() == nullptr) return kj::READY_NOW;  // nothing was launched or has joined
-  TellToExit(outcome);
+  TellToExit(outcome, joins_again);
   return AwaitExits(StopDeadline());
 }
 
@@ -477,13 +477,14 @@ void NodeSupervisor::Close() {
   joined_fulfiller_ = nullptr;
 }
 
-void NodeSupervisor::TellToExit(const absl::Status& cause) {
+void NodeSupervisor::TellToExit(const absl::Status& cause, bool joins_again) {
   for (uint32_t rank = 0; rank < nodes_.size(); ++rank) {
     if (nodes_[rank]->is_lost) continue;
     Node& node = *nodes_[rank];
     KJ_IF_MAYBE (client, node.client) {
       auto call = client->exitRequest();
       if (!node.is_launched) {
+        call.setJoinsAgain(joins_again);
         auto told = call.initCause();
         control::WriteStatus(cause, told);
         told.setRank(OriginOf(cause).rank);

@@ -107,8 +107,9 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   void EndSession(const std::shared_ptr<ClusterSession>& session);
 
   // The job is over, with this outcome. Resolves when all nodes have exited, or
-  // options.stop_timeout has passed.
-  kj::Promise<void> Stop(const absl::Status& outcome);
+  // options.stop_timeout has passed. With `joins_again`, nodes that others have started are told to
+  // join once more.
+  kj::Promise<void> Stop(const absl::Status& outcome, bool joins_again = false);
   // The job cannot go on: its sessions fail with the cause, and the nodes are told to exit. Nothing
   // if it is ending already.
   void Fail(const absl::Status& cause);
@@ -174,7 +175,7 @@ class NodeSupervisor final : public kj::TaskSet::ErrorHandler, public control::C
   void Disconnect(Node& node);
   // `cause` is OK where the job ends in order. Nodes that were started here are not told of it:
   // this process tells their user.
-  void TellToExit(const absl::Status& cause);
+  void TellToExit(const absl::Status& cause, bool joins_again = false);
   kj::Promise<void> AwaitExits(kj::TimePoint deadline);
   kj::TimePoint StopDeadline() const;
   // Whether nothing of it is left to wait for. True of one that was not launched.
