@@ -240,11 +240,39 @@ void Firing::CompleteRendezvous(uint32_t rendezvous, uint32_t advancing) {
   }
 }
 
+void Firing::Prefetch() const {
+  // A line at a time: where the next one lies has to be there by then.
+  constexpr size_t kPhaseAhead = 12;
+  constexpr size_t kItemAhead = 8;
+  constexpr size_t kListsAhead = 4;
+  const auto computing = [this](size_t ahead) {
+    const TimedEvent* event = events_.Ahead(ahead);
+    return event == nullptr || event->is_rendezvous ? kNone : phases_[event->index].computing;
+  };
+  if (const TimedEvent* event = events_.Ahead(kPhaseAhead); event != nullptr) {
+    if (event->is_rendezvous) {
+      __builtin_prefetch(&members_[rendezvous_.begin(event->index)]);
+    } else {
+      __builtin_prefetch(&phases_[event->index]);
+      __builtin_prefetch(&ready_[event->index]);
+    }
+  }
+  if (const uint32_t item = computing(kItemAhead); item != kNone) {
+    __builtin_prefetch(items_.data() + item);
+    __builtin_prefetch(timed_items_.data() + item + 1);
+  }
+  if (const uint32_t item = computing(kListsAhead); item != kNone && item > 0) {
+    __builtin_prefetch(waits_.data() + items_[item - 1].waits_end);
+    __builtin_prefetch(produced_.data() + items_[item - 1].produced_end);
+    __builtin_prefetch(consumed_.data() + items_[item - 1].consumed_end);
+  }
+}
+
 bool Firing::TakeEvent() {
   if (events_.empty()) return false;
-  const TimedEvent event = events_.top();
-  events_.pop();
-  now_s_ = event.time;
+  Prefetch();
+  const auto [time, event] = events_.Take();
+  now_s_ = time;
   if (event.is_rendezvous) {
     CompleteRendezvous(event.index, kNone);
   } else {

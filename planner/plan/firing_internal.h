@@ -12,8 +12,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <queue>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +21,7 @@
 #include "absl/status/statusor.h"
 
 #include "planner/plan/check_memory.h"
+#include "planner/plan/event_queue_internal.h"
 #include "planner/plan/fire_plan.h"
 #include "planner/plan/launch_order.h"
 #include "planner/plan/plan.h"
@@ -87,16 +86,10 @@ struct ReadyItems {
   Heap communication;
 };
 
-// With times: the end of a phase's computation, or of a rendezvous. In order of time; those of one
-// time in the order in which they were found.
+// With times: the end of a phase's computation, or of a rendezvous.
 struct TimedEvent {
-  double time = 0;
-  uint64_t number = 0;
   bool is_rendezvous = false;
   uint32_t index = 0;  // of the rendezvous or phase
-  friend bool operator>(const TimedEvent& a, const TimedEvent& b) {
-    return std::pair(a.time, a.number) > std::pair(b.time, b.number);
-  }
 };
 
 // A member of a rendezvous.
@@ -228,10 +221,12 @@ class Firing {
   // All who meet have what they wait for. The phase `advancing` goes on by itself.
   void CompleteRendezvous(uint32_t rendezvous, uint32_t advancing);
   void AddEvent(double time, bool is_rendezvous, uint32_t index) {
-    events_.push({time, num_events_++, is_rendezvous, index});
+    events_.Add(time, {is_rendezvous, index});
   }
   // Moves time to the next event, which happens; false: there is none.
   bool TakeEvent();
+  // Fetches what the events behind the next one will read: each device is another part of memory.
+  void Prefetch() const;
   // The first member that the phase's next item waits for; kNone: it can start.
   uint32_t FirstWait(const PhaseState& state) const;
   void Complete(uint32_t index);
@@ -302,8 +297,7 @@ class Firing {
   std::vector<uint64_t> peak_bytes_;
   std::vector<uint64_t> num_remaining_;  // phase instances of each step
   double now_s_ = 0;
-  std::priority_queue<TimedEvent, std::vector<TimedEvent>, std::greater<>> events_;
-  uint64_t num_events_ = 0;  // that there have been
+  EventQueue<TimedEvent> events_;
   // Where devices launch communication themselves: rendezvous below this one.
   uint32_t num_launched_ = 0;
   // Of each device: its launches in the step.
