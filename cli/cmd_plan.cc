@@ -38,6 +38,8 @@
 #include "planner/lower/unasked_gathers.h"
 #include "planner/plan/plan_io.h"
 #include "planner/plan/show_plan.h"
+#include "planner/search/explain_candidate.h"
+#include "planner/search/winning_change.h"
 
 namespace penstock::cli {
 namespace {
@@ -251,8 +253,15 @@ absl::Status Plan(const Environment& environment, const PlanOptions& options) {
   std::string note = MemoryNote(graph, estimate);
   if (note.empty() && graph.machine.has_value()) note = MemoryNote(*graph.machine, plan, copies);
   environment.err << note;
-  if (options.has_explanation) StrAppend(&explanation, ExplainPlan(graph, estimate));
   const double search_s = 1e-9 * static_cast<double>(clock.NowNs() - begin_ns);
+  std::vector<planner::WinningChange> changes;
+  if (options.has_explanation) {
+    if (graph.search.has_value()) {
+      ASSIGN_OR_RETURN(changes, planner::FindWinningChanges(graph.searched->problem, *graph.search,
+                                                            planner::RunnersUp(*graph.search)));
+    }
+    StrAppend(&explanation, ExplainPlan(graph, estimate, changes));
+  }
   if (!options.output.empty()) RETURN_IF_ERROR(planner::WritePlan(plan, options.output));
   std::vector<FewerDevices> fewer;
   if (options.has_explanation) fewer = TryFewerDevices(environment.registries, job, graph);
@@ -273,7 +282,7 @@ absl::Status Plan(const Environment& environment, const PlanOptions& options) {
                            {"checkpoint_copy_bytes", copies.total()},
                            {"search_time_s", search_s},
                            {"unasked_gathers", GathersJson(gathers)}};
-    json.update(ExplainPlanJson(graph, estimate));
+    json.update(ExplainPlanJson(graph, estimate, changes));
     if (options.has_explanation) {
       json["explanation"] = explanation;
       json["fewer_devices"] = FewerDevicesJson(fewer, graph);

@@ -26,9 +26,7 @@ using planner::Candidate;
 using planner::GroupEstimate;
 using planner::MemoryEstimate;
 using planner::StepEstimate;
-
-// Runners-up that are shown.
-constexpr size_t kMaxRunnersUp = 8;
+using planner::WinningChange;
 
 // On which group of devices a group of the pipeline lies.
 int64_t DeviceGroupOf(const JobGraph& job, size_t group) {
@@ -203,53 +201,6 @@ double LargestMemory(const StepEstimate& estimate) {
   return estimate.groups[estimate.fullest_group()].used_bytes();
 }
 
-// Those that fit, and those that do not and would be faster; what differs in its schedule alone is
-// in a table of its own.
-std::vector<const Candidate*> RunnersUp(const planner::SearchResult& search) {
-  std::vector<const Candidate*> runners_up;
-  size_t num_fitting = 0;
-  for (const Candidate& other : search.others) {
-    if (other.strategy == search.best.strategy) continue;
-    const bool fits = other.estimate.fits();
-    if (fits ? num_fitting++ >= kMaxRunnersUp / 2
-             : other.estimate.step_s >= search.best.estimate.step_s) {
-      continue;
-    }
-    runners_up.push_back(&other);
-    if (runners_up.size() == kMaxRunnersUp) break;
-  }
-  return runners_up;
-}
-
-// "its communication took 30 % less time": what would have another candidate chosen. "-": it is as
-// fast.
-std::string WhatWouldWin(const Candidate& other, const Candidate& best) {
-  const double gain = best.estimate.step_s - other.estimate.step_s;
-  if (!other.estimate.fits()) {
-    const GroupEstimate& fullest = other.estimate.groups[other.estimate.fullest_group()];
-    return StrCat("a device had ",
-                  fullest.fits_on_host() ? BytesText(fullest.used_bytes())
-                                         : StrCat(BytesText(fullest.memory.host), " on its host"),
-                  "; it is ", fmt::format("{:.1f} % faster", 100 * gain / best.estimate.step_s));
-  }
-  const StepEstimate& step = other.estimate;
-  const double needed = -gain;
-  if (needed <= planner::kTieTolerance * best.estimate.step_s) return "-";
-  const auto part = [&](double seconds) {
-    return fmt::format("{:.0f} %", std::ceil(100 * needed / seconds));
-  };
-  if (step.communication_s > needed && step.communication_s >= step.bubble_s) {
-    return StrCat("its communication took ", part(step.communication_s), " less time");
-  }
-  if (step.bubble_s > needed) {
-    return StrCat("its bubble were ", part(step.bubble_s), " shorter");
-  }
-  if (step.compute_s > needed) {
-    return StrCat("its computation took ", part(step.compute_s), " less time");
-  }
-  return "nothing: no part of its step is as long as the difference";
-}
-
 nlohmann::json StepJson(const StepEstimate& estimate) {
   return {{"step_s", estimate.step_s},
           {"compute_s", estimate.compute_s},
@@ -257,7 +208,9 @@ nlohmann::json StepJson(const StepEstimate& estimate) {
           {"bubble_s", estimate.bubble_s}};
 }
 
-std::string RunnersUpTable(const Candidate& best, const std::vector<const Candidate*>& others) {
+// `changes`: of each of the others, what would make it win; empty where that was not looked for.
+std::string RunnersUpTable(const Candidate& best, const std::vector<const Candidate*>& others,
+                           absl::Span<const WinningChange> changes) {
   std::vector<std::vector<std::string>> rows = {{"strategy", "step", "compute", "communication",
                                                  "bubble", "memory", "why it is not chosen",
                                                  "it would be, if"}};
@@ -269,8 +222,9 @@ std::string RunnersUpTable(const Candidate& best, const std::vector<const Candid
                     std::move(reason), std::move(condition)});
   };
   add(best, "(chosen)", "");
-  for (const Candidate* other : others) {
-    add(*other, planner::WhyNot(*other, best), WhatWouldWin(*other, best));
+  for (size_t i = 0; i < others.size(); ++i) {
+    add(*others[i], planner::WhyNot(*others[i], best),
+        changes.empty() ? "" : planner::Describe(changes[i]));
   }
   return Table(rows, 2);
 }
@@ -296,17 +250,19 @@ std::string ScheduleTable(const planner::SearchResult& search) {
   return Table(rows);
 }
 
-nlohmann::json RunnersUpJson(const Candidate& best, const std::vector<const Candidate*>& others) {
+nlohmann::json RunnersUpJson(const Candidate& best, const std::vector<const Candidate*>& others,
+                             absl::Span<const WinningChange> changes) {
   nlohmann::json rows = nlohmann::json::array();
-  for (const Candidate* other : others) {
-    nlohmann::json row = StepJson(other->estimate);
-    row["strategy"] = planner::ToString(other->strategy);
-    row["microbatches"] = other->microbatches;
-    row["schedule"] = std::string(other->policy->name());
-    row["memory_bytes"] = LargestMemory(other->estimate);
-    row["fits"] = other->estimate.fits();
-    row["reason"] = planner::WhyNot(*other, best);
-    row["wins_if"] = WhatWouldWin(*other, best);
+  for (size_t i = 0; i < others.size(); ++i) {
+    const Candidate& other = *others[i];
+    nlohmann::json row = StepJson(other.estimate);
+    row["strategy"] = planner::ToString(other.strategy);
+    row["microbatches"] = other.microbatches;
+    row["schedule"] = std::string(other.policy->name());
+    row["memory_bytes"] = LargestMemory(other.estimate);
+    row["fits"] = other.estimate.fits();
+    row["reason"] = planner::WhyNot(other, best);
+    if (!changes.empty()) row["wins_if"] = planner::Describe(changes[i]);
     rows.push_back(std::move(row));
   }
   return rows;
@@ -321,7 +277,8 @@ nlohmann::json MemoryJson(const MemoryEstimate& memory) {
 
 }  // namespace
 
-std::string ExplainPlan(const JobGraph& job, const StepEstimate& estimate) {
+std::string ExplainPlan(const JobGraph& job, const StepEstimate& estimate,
+                        absl::Span<const WinningChange> changes) {
   std::string text;
   if (job.machine.has_value()) {
     const planner::Cluster& cluster = job.machine->cluster;
@@ -352,11 +309,12 @@ std::string ExplainPlan(const JobGraph& job, const StepEstimate& estimate) {
               ScheduleTable(search));
   }
   StrAppend(&text, "runners-up, as the search estimates them before it compiles the best:\n",
-            RunnersUpTable(search.best, RunnersUp(search)));
+            RunnersUpTable(search.best, planner::RunnersUp(search), changes));
   return text;
 }
 
-nlohmann::json ExplainPlanJson(const JobGraph& job, const StepEstimate& estimate) {
+nlohmann::json ExplainPlanJson(const JobGraph& job, const StepEstimate& estimate,
+                               absl::Span<const WinningChange> changes) {
   nlohmann::json json;
   if (job.machine.has_value()) json["cluster"] = job.machine->cluster.spec().name;
   if (estimate.groups.empty()) return json;  // stages with different numbers of devices
@@ -386,8 +344,8 @@ nlohmann::json ExplainPlanJson(const JobGraph& job, const StepEstimate& estimate
                     {"repeated_layers", search.num_layers}};
   std::vector<const Candidate*> schedules;
   for (const Candidate& other : search.other_schedules) schedules.push_back(&other);
-  json["other_schedules"] = RunnersUpJson(search.best, schedules);
-  json["runners_up"] = RunnersUpJson(search.best, RunnersUp(search));
+  json["other_schedules"] = RunnersUpJson(search.best, schedules, {});
+  json["runners_up"] = RunnersUpJson(search.best, planner::RunnersUp(search), changes);
   return json;
 }
 

@@ -8,6 +8,7 @@
 
 #include <string>
 
+#include "absl/types/span.h"
 #include "cli/checkpoint_copy.h"
 #include "cli/job_graph.h"
 #include "nlohmann/json_fwd.hpp"
@@ -15,15 +16,19 @@
 #include "planner/plan/folded_plan.h"
 #include "planner/search/estimate.h"
 #include "planner/search/machine.h"
+#include "planner/search/winning_change.h"
 
 namespace penstock::cli {
 
-// Tables of text. `estimate` is that of the plan.
-std::string ExplainPlan(const JobGraph& job, const planner::StepEstimate& estimate);
+// Tables of text. `estimate` is that of the plan, `changes` what would make each of the runners-up
+// win (planner::RunnersUp), or empty where that was not looked for.
+std::string ExplainPlan(const JobGraph& job, const planner::StepEstimate& estimate,
+                        absl::Span<const planner::WinningChange> changes = {});
 
 // The same as data: {"cluster", "prediction", "search", "runners_up"}; the last two where the
 // strategy was searched for.
-nlohmann::json ExplainPlanJson(const JobGraph& job, const planner::StepEstimate& estimate);
+nlohmann::json ExplainPlanJson(const JobGraph& job, const planner::StepEstimate& estimate,
+                               absl::Span<const planner::WinningChange> changes = {});
 
 // "note: ..." where the plan is predicted not to fit into the memory of its devices; else empty.
 std::string MemoryNote(const JobGraph& job, const planner::StepEstimate& estimate);

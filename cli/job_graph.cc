@@ -1,6 +1,7 @@
 #include "cli/job_graph.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -177,29 +178,32 @@ void AddBubbleNote(int64_t pp, JobGraph& graph) {
       pp, 100.0 * static_cast<double>(pp - 1) / static_cast<double>(pp));
 }
 
-// The fastest strategy for the job's machine, by the best of the schedules; of a strategy that is
-// given, the best number of micro-batches.
-absl::StatusOr<planner::SearchResult> SearchStrategy(const Registries& registries, const Job& job,
-                                                     std::vector<const planner::Policy*> policies,
-                                                     const graph::Graph& forward,
-                                                     absl::Span<const graph::SplitHint> hints,
-                                                     std::optional<Strategy> given) {
-  planner::SearchProblem problem;
-  problem.strategy = given;
+// What is to be searched for: the fastest strategy for the job's machine, by the best of the
+// schedules; of a strategy that is given, the best number of micro-batches.
+absl::StatusOr<std::shared_ptr<const JobSearch>> DescribeSearch(
+    const Registries& registries, const Job& job, std::vector<const planner::Policy*> policies,
+    const graph::Graph& forward, absl::Span<const graph::SplitHint> hints,
+    std::optional<Strategy> given) {
+  int64_t num_devices = 0;
   if (given.has_value()) {
-    problem.num_devices = given->num_devices();
+    num_devices = given->num_devices();
   } else {
-    ASSIGN_OR_RETURN(problem.num_devices, DevicesForAuto(job));
+    ASSIGN_OR_RETURN(num_devices, DevicesForAuto(job));
   }
-  problem.training = TrainingOptionsOf(job);
-  ASSIGN_OR_RETURN(planner::Machine whole, MachineOf(job, problem.num_devices));
-  ASSIGN_OR_RETURN(
-      const planner::Machine machine,
-      WithoutCheckpointCopy(job, forward, problem.training, problem.num_devices, std::move(whole)));
+  const graph::TrainingOptions training = TrainingOptionsOf(job);
+  ASSIGN_OR_RETURN(planner::Machine whole, MachineOf(job, num_devices));
+  ASSIGN_OR_RETURN(planner::Machine machine,
+                   WithoutCheckpointCopy(job, forward, training, num_devices, std::move(whole)));
+  auto search = std::make_shared<JobSearch>(
+      JobSearch{forward, {hints.begin(), hints.end()}, std::move(machine), {}});
+  planner::SearchProblem& problem = search->problem;
+  problem.strategy = given;
+  problem.num_devices = num_devices;
+  problem.training = training;
   problem.ops = &registries.ops;
-  problem.forward = &forward;
-  problem.hints = hints;
-  problem.machine = &machine;
+  problem.forward = &search->forward;
+  problem.hints = search->hints;
+  problem.machine = &search->machine;
   problem.policies = std::move(policies);
   problem.microbatches = job.parallel.microbatches;
   if (!given.has_value()) problem.chunks = job.parallel.chunks;
@@ -213,10 +217,15 @@ absl::StatusOr<planner::SearchResult> SearchStrategy(const Registries& registrie
     for (const planner::Pass& pass : passes) RETURN_IF_ERROR(pass.run(graph));
     return absl::OkStatus();
   };
+  return search;
+}
+
+absl::StatusOr<planner::SearchResult> SearchStrategy(const Job& job,
+                                                     planner::SearchProblem problem) {
   absl::StatusOr<planner::SearchResult> result = planner::FindStrategy(problem);
   if (result.ok()) {
     // Of this machine, the run will tell what it has.
-    if (!job.cluster.file.empty() && !given.has_value()) {
+    if (!job.cluster.file.empty() && !problem.strategy.has_value()) {
       absl::Status fits = planner::CheckFits(*result);
       if (!fits.ok() && !job.checkpoint.path.empty()) {
         fits = absl::Status(fits.code(), StrCat(ToStd(fits.message()),
@@ -400,7 +409,18 @@ bool IsBetter(const planner::StepEstimate& a, const planner::StepEstimate& b) {
   return a.step_s * (1 + planner::kTieTolerance) < b.step_s;
 }
 
-// What is open of a strategy that is given, with the best of the layouts that the policy may have.
+// What is open of a strategy that is given.
+absl::StatusOr<planner::SearchResult> SearchGiven(const Registries& registries, const Job& job,
+                                                  const Strategy& given,
+                                                  const planner::Policy& policy,
+                                                  const graph::Graph& forward,
+                                                  absl::Span<const graph::SplitHint> hints) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<const JobSearch> described,
+                   DescribeSearch(registries, job, {&policy}, forward, hints, given));
+  return SearchStrategy(job, described->problem);
+}
+
+// The same with the best of the layouts that the policy may have.
 absl::StatusOr<planner::SearchResult> SearchGiven(const Registries& registries, const Job& job,
                                                   const Strategy& given,
                                                   const planner::Policy& policy,
@@ -408,14 +428,14 @@ absl::StatusOr<planner::SearchResult> SearchGiven(const Registries& registries, 
                                                   absl::Span<const graph::SplitHint> hints,
                                                   const JobGraph& graph) {
   if (graph.layouts.empty()) {
-    return SearchStrategy(registries, job, {&policy}, forward, hints, given);
+    return SearchGiven(registries, job, given, policy, forward, hints);
   }
   absl::StatusOr<planner::SearchResult> best = absl::InternalError("no layout");
   for (const auto& layout : graph.layouts) {
     Strategy strategy = given;
     strategy.vpp = layout->needs().min_chunks;
     absl::StatusOr<planner::SearchResult> search =
-        SearchStrategy(registries, job, {layout.get()}, forward, hints, strategy);
+        SearchGiven(registries, job, strategy, *layout, forward, hints);
     const bool is_first = &layout == &graph.layouts[0];
     if (is_first ||
         (search.ok() && (!best.ok() || IsBetter(search->best.estimate, best->best.estimate)))) {
@@ -465,8 +485,9 @@ absl::StatusOr<Choice> Choose(const Registries& registries, const Job& job,
   for (const auto& layout : result.layouts) {
     if (layout->needs().placement == planner::Placement::kVee) policies.push_back(layout.get());
   }
-  ASSIGN_OR_RETURN(result.search, SearchStrategy(registries, job, std::move(policies), *forward,
-                                                 hints, std::nullopt));
+  ASSIGN_OR_RETURN(result.searched, DescribeSearch(registries, job, std::move(policies), *forward,
+                                                   hints, std::nullopt));
+  ASSIGN_OR_RETURN(result.search, SearchStrategy(job, result.searched->problem));
   const planner::Candidate& best = result.search->best;
   result.policy = std::string(best.policy->name());
   if (!result.layouts.empty()) result.placement = best.policy->needs().placement;

@@ -17,11 +17,20 @@
 #include "cli/job_model.h"
 
 #include "graph/graph.h"
+#include "graph/models/model.h"
 #include "planner/compile.h"
 #include "planner/search/machine.h"
 #include "planner/search/search.h"
 
 namespace penstock::cli {
+
+// What a search for a strategy read, for questions about its result.
+struct JobSearch {
+  graph::Graph forward;
+  std::vector<graph::SplitHint> hints;
+  planner::Machine machine;
+  planner::SearchProblem problem;  // of the above, and of the policies of the JobGraph
+};
 
 // A job, ready to be compiled (cli/compile_job.h).
 struct JobGraph {
@@ -43,6 +52,7 @@ struct JobGraph {
   std::optional<planner::Machine> machine;  // where it is to run
   // How the strategy was found, where the job left it open and its graph has no mesh.
   std::optional<planner::SearchResult> search;
+  std::shared_ptr<const JobSearch> searched;  // with it; else null
   std::string note;   // how the strategy was chosen, where the job left it open
   std::string notes;  // "note: ...", a line for each thing to know before the run
   int64_t num_parameters = 0;

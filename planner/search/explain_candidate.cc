@@ -17,6 +17,9 @@
 namespace penstock::planner {
 namespace {
 
+// Runners-up that are shown.
+constexpr size_t kMaxRunnersUp = 8;
+
 // "12.3 GiB parameters and 4.5 GiB activations": the two largest parts.
 std::string LargestParts(const MemoryEstimate& memory) {
   std::vector<std::pair<double, std::string_view>> parts = {
@@ -35,6 +38,22 @@ absl::Status CheckFits(const SearchResult& result) {
   return absl::ResourceExhaustedError(StrCat(
       "no strategy for ", Counted(result.best.strategy.num_devices(), "device"),
       " fits into memory; ", Describe(result.best), " comes nearest: ", WhatLimits(result.best)));
+}
+
+std::vector<const Candidate*> RunnersUp(const SearchResult& result) {
+  std::vector<const Candidate*> runners_up;
+  size_t num_fitting = 0;
+  for (const Candidate& other : result.others) {
+    if (other.strategy == result.best.strategy) continue;
+    const bool fits = other.estimate.fits();
+    if (fits ? num_fitting++ >= kMaxRunnersUp / 2
+             : other.estimate.step_s >= result.best.estimate.step_s) {
+      continue;
+    }
+    runners_up.push_back(&other);
+    if (runners_up.size() == kMaxRunnersUp) break;
+  }
+  return runners_up;
 }
 
 std::string Describe(const Candidate& candidate) {

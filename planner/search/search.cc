@@ -16,8 +16,8 @@
 #include "base/divisors.h"
 #include "base/status_macros.h"
 #include "base/strings.h"
-#include "planner/search/cut_stages.h"
 #include "planner/search/enumerate_strategies.h"
+#include "planner/search/rank_candidates.h"
 #include "planner/search/schedules.h"
 #include "planner/search/strategy_bounds.h"
 #include "planner/search/strategy_work.h"
@@ -52,7 +52,7 @@ bool CouldSplitTheBatch(const Strategy& strategy, int64_t microbatches, int64_t 
 class Searcher {
  public:
   Searcher(const SearchProblem& problem, StrategyWork work, StrategyBounds bounds)
-      : problem_(problem), work_(std::move(work)), bounds_(std::move(bounds)) {}
+      : problem_(problem), order_(problem), work_(std::move(work)), bounds_(std::move(bounds)) {}
 
   absl::StatusOr<SearchResult> Run() {
     for (const RepeatedLayers& run : work_.model().runs()) result_.num_layers += run.num_copies;
@@ -144,18 +144,6 @@ class Searcher {
     return planner::SchedulesOf(problem_, strategy);
   }
 
-  int64_t PlaceOf(const Policy* policy) const {
-    return std::find(problem_.policies.begin(), problem_.policies.end(), policy) -
-           problem_.policies.begin();
-  }
-
-  std::array<int64_t, 13> SimplicityOf(const Candidate& candidate) const {
-    return Simplicity(candidate.strategy, candidate.microbatches, PlaceOf(candidate.policy));
-  }
-  bool IsSimpler(const Candidate& a, const Candidate& b) const {
-    return SimplicityOf(a) < SimplicityOf(b);
-  }
-
   static void SortByBound(std::vector<Open>* open) {
     std::stable_sort(open->begin(), open->end(), [](const Open& a, const Open& b) {
       return std::tuple(a.bound_s, Simplicity(a.strategy, a.microbatches)) <
@@ -166,12 +154,6 @@ class Searcher {
   void Refuse(const absl::Status& status) {
     ++result_.num_refused;
     last_refusal_ = status;
-  }
-
-  // What a candidate competes with.
-  double Seconds(const Candidate& candidate) const {
-    const bool is_first = candidate.policy == problem_.policies[0];
-    return candidate.estimate.step_s * (is_first ? 1 : 1 + kLeastScheduleGain);
   }
 
   // Of steps that are of interest: the first schedule wins ties, and tells which strategies come
@@ -319,8 +301,8 @@ class Searcher {
       if (candidate.estimate.fits()) fitting.push_back(candidate);
     }
     std::sort(fitting.begin(), fitting.end(), [this](const Candidate& a, const Candidate& b) {
-      if (Seconds(a) != Seconds(b)) return Seconds(a) < Seconds(b);
-      return IsSimpler(a, b);
+      if (order_.Seconds(a) != order_.Seconds(b)) return order_.Seconds(a) < order_.Seconds(b);
+      return order_.IsSimpler(a, b);
     });
     // Of a strategy with several schedules, the fastest.
     std::vector<Candidate> fastest;
@@ -367,42 +349,12 @@ class Searcher {
     result_.num_too_large = num_too_large;
   }
 
-  EstimateOptions OptionsOf(const Strategy& strategy, const Policy* policy) {
-    EstimateOptions options;
-    options.policy = policy;
-    options.chunks_per_group = static_cast<int>(strategy.vpp);
-    options.split_weight_gradients = problem_.splits_weight_gradients;
-    options.bucket_bytes = problem_.bucket_bytes;
-    options.links = &links_;
-    return options;
-  }
-
   // One that cannot be lowered is refused like one that does not divide the model.
   void EstimateOrRefuse(const Open& open) {
     const absl::Status status = Estimate(open);
     if (status.ok()) return;
     Refuse(status);
     failure_ = status;
-  }
-
-  absl::StatusOr<Candidate> CandidateOf(const Policy* policy, const StrategyWork::Cutting& cutting,
-                                        const Open& open, double limit_s = kNever,
-                                        std::optional<double>* too_large_s = nullptr) {
-    EstimateOptions options = OptionsOf(open.strategy, policy);
-    options.limit_s = limit_s;
-    absl::Span<const std::vector<int>> arrangements = cutting.arrangements;
-    if (problem_.keeps_group_order) arrangements = arrangements.first(1);
-    ASSIGN_OR_RETURN(ArrangedCut arranged,
-                     CutOnGroups(cutting.groups, arrangements, *problem_.machine, options));
-    if (too_large_s != nullptr && arranged.cut.is_limited) *too_large_s = arranged.cut.fastest_s;
-    Candidate candidate;
-    candidate.strategy = open.strategy;
-    candidate.microbatches = open.microbatches;
-    candidate.policy = policy;
-    candidate.device_groups = std::move(arranged.device_groups);
-    candidate.stage_starts = cutting.ToOperators(arranged.cut.starts);
-    candidate.estimate = std::move(arranged.cut.estimate);
-    return candidate;
   }
 
   absl::Status Estimate(const Open& open) {
@@ -479,7 +431,9 @@ class Searcher {
     }
     std::optional<double> too_large_s;
     ASSIGN_OR_RETURN(Candidate candidate,
-                     CandidateOf(policy, cutting, open, limit_s, &too_large_s));
+                     EstimateCandidate(problem_, *problem_.machine, cutting,
+                                       {open.strategy, open.microbatches, policy}, &links_, limit_s,
+                                       &too_large_s));
     if (candidate.estimate.is_above_limit) {
       ++result_.num_bounded;
       // Where memory forces a cut, another schedule may need less.
@@ -488,7 +442,7 @@ class Searcher {
       return Tried{false, too_large_s};
     }
     const double step_s = candidate.estimate.step_s;
-    const double seconds = Seconds(candidate);
+    const double seconds = order_.Seconds(candidate);
     const bool fits = candidate.estimate.fits();
     const std::string name = ToString(open.strategy);
     ++result_.num_estimated;
@@ -515,8 +469,8 @@ class Searcher {
 
   // Of a strategy and schedule, the best number of micro-batches is kept.
   void Keep(Candidate candidate) {
-    const auto [it, is_new] =
-        kept_.try_emplace({ToString(candidate.strategy), PlaceOf(candidate.policy)}, candidate);
+    const auto [it, is_new] = kept_.try_emplace(
+        {ToString(candidate.strategy), order_.PlaceOf(candidate.policy)}, candidate);
     if (is_new) return;
     Candidate& other = it->second;
     const auto rank = [](const Candidate& c) {
@@ -531,16 +485,7 @@ class Searcher {
                "; the last one tried: ", ToStd(last_refusal_.message())));
   }
 
-  bool IsBetter(const Candidate& a, const Candidate& b) const {
-    const double excess_a = a.estimate.excess_bytes();
-    const double excess_b = b.estimate.excess_bytes();
-    if ((excess_a > 0 || excess_b > 0) && excess_a != excess_b) return excess_a < excess_b;
-    if (Seconds(a) != Seconds(b)) return Seconds(a) < Seconds(b);
-    return IsSimpler(a, b);
-  }
-
-  // Cuts that memory forces are those with the fastest slowest stage, which is not all that makes a
-  // step fast: of the best pipelines, others near them are tried.
+  // Of the best pipelines, cuts near those that memory forces are tried.
   absl::Status Refine(std::vector<Candidate>* candidates) {
     int num_refined = 0;
     for (Candidate& candidate : *candidates) {
@@ -549,15 +494,9 @@ class Searcher {
       if (strategy.pp == 1 || strategy.vpp > 1) continue;
       ASSIGN_OR_RETURN(const StrategyWork::Cutting cutting,
                        work_.CuttingOf(strategy, candidate.microbatches));
-      EstimateOptions options = OptionsOf(strategy, candidate.policy);
-      options.device_groups = candidate.device_groups;
-      const std::vector<const ModelWork*> works = cutting.InOrder(candidate.device_groups);
-      ASSIGN_OR_RETURN(StageCut cut, CutStages(works, *problem_.machine, options));
-      if (!cut.is_limited) continue;
-      ++num_refined;
-      RETURN_IF_ERROR(RefineStages(works, *problem_.machine, options, &cut));
-      candidate.stage_starts = cutting.ToOperators(cut.starts);
-      candidate.estimate = std::move(cut.estimate);
+      ASSIGN_OR_RETURN(const bool is_refined,
+                       RefineCandidate(problem_, *problem_.machine, cutting, &links_, &candidate));
+      if (is_refined) ++num_refined;
     }
     return absl::OkStatus();
   }
@@ -566,22 +505,18 @@ class Searcher {
     std::vector<Candidate> candidates;
     for (auto& [name, candidate] : kept_) candidates.push_back(std::move(candidate));
     const auto is_better = [this](const Candidate& a, const Candidate& b) {
-      return IsBetter(a, b);
+      return order_.IsBetter(a, b);
     };
     std::sort(candidates.begin(), candidates.end(), is_better);
     RETURN_IF_ERROR(Refine(&candidates));
     std::sort(candidates.begin(), candidates.end(), is_better);
-    // Of those that are as fast as the best, the simplest.
-    const double limit = Seconds(candidates[0]) * (1 + kTieTolerance);
-    size_t best = 0;
-    for (size_t i = 1; i < candidates.size() && best_s_ != kNever; ++i) {
-      const bool ties = candidates[i].estimate.fits() && Seconds(candidates[i]) <= limit;
-      if (ties && IsSimpler(candidates[i], candidates[best])) best = i;
-    }
+    const size_t best = order_.IndexOfBest(candidates);
     result_.best = std::move(candidates[best]);
     candidates.erase(candidates.begin() + static_cast<std::ptrdiff_t>(best));
     result_.others = std::move(candidates);
     RETURN_IF_ERROR(CompareSchedules());
+    result_.num_lowered = work_.num_lowered();
+    result_.num_lowered_nodes = work_.num_lowered_nodes();
     return std::move(result_);
   }
 
@@ -593,15 +528,18 @@ class Searcher {
     for (const Policy* policy : SchedulesOf(best.strategy)) {
       if (policy == best.policy) continue;
       absl::StatusOr<Candidate> other =
-          CandidateOf(policy, cutting, {best.strategy, best.microbatches, 0});
+          EstimateCandidate(problem_, *problem_.machine, cutting,
+                            {best.strategy, best.microbatches, policy}, &links_);
       if (other.ok()) result_.other_schedules.push_back(*std::move(other));  // else refused
     }
-    std::stable_sort(result_.other_schedules.begin(), result_.other_schedules.end(),
-                     [this](const Candidate& a, const Candidate& b) { return IsBetter(a, b); });
+    std::stable_sort(
+        result_.other_schedules.begin(), result_.other_schedules.end(),
+        [this](const Candidate& a, const Candidate& b) { return order_.IsBetter(a, b); });
     return absl::OkStatus();
   }
 
   const SearchProblem& problem_;
+  const CandidateOrder order_;
   StrategyWork work_;
   StrategyBounds bounds_;
   LinkCache links_;

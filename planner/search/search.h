@@ -109,6 +109,10 @@ struct SearchResult {
   int num_too_large = 0;  // do not fit into memory
   int num_bounded = 0;    // could not be faster than the best, by whatever order
   int num_layers = 0;     // that the model repeats, of all kinds; 0: none
+  // What the search took: graphs of the short model that were lowered and measured, and the nodes
+  // that they had before.
+  int num_lowered = 0;
+  int64_t num_lowered_nodes = 0;
 };
 
 // Where nothing fits into memory, the result is what comes nearest (see CheckFits in

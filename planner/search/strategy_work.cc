@@ -43,19 +43,19 @@ absl::Status StrategyWork::CheckPlaces(const Strategy& strategy) {
       StrCat(ToString(strategy), ": the model has ", model->num_segments(), " places for stages"));
 }
 
-absl::StatusOr<const ModelWork*> StrategyWork::Of(Strategy strategy, int64_t microbatches,
-                                                  int group) {
-  const int64_t num_groups = strategy.pp;
-  strategy.pp = 1;
-  strategy.vpp = 1;
-  const auto key = std::tuple(ToString(strategy), num_groups, microbatches, group);
-  if (const auto it = works_.find(key); it != works_.end()) return &it->second;
+absl::StatusOr<graph::Graph> StrategyWork::Lower(const Strategy& strategy, int64_t microbatches,
+                                                 int64_t num_groups) {
+  const bool keeps = keeps_lowered_ && !strategy.splits_by_cost;
+  const auto key = std::pair(ToString(strategy), microbatches);
+  if (const auto it = lowered_.find(key); keeps && it != lowered_.end()) return it->second;
   ASSIGN_OR_RETURN(const FoldedModel* model, ModelOf(strategy));
   graph::Graph graph = model->graph();
+  ++num_lowered_;
+  num_lowered_nodes_ += graph.num_nodes();
   RETURN_IF_ERROR(ApplyStrategy(strategy, microbatches, problem_->hints, graph));
   if (strategy.splits_by_cost) {
     SplitOptions options;
-    options.machine = problem_->machine;
+    options.machine = machine_;
     options.hints = problem_->hints;
     options.num_groups = static_cast<int>(num_groups);
     options.runs = model->kept_runs();
@@ -63,11 +63,30 @@ absl::StatusOr<const ModelWork*> StrategyWork::Of(Strategy strategy, int64_t mic
     RETURN_IF_ERROR(SplitByCost(strategy, options, graph));
   }
   RETURN_IF_ERROR(problem_->lower(graph));
+  if (keeps) lowered_.emplace(key, graph);
+  return graph;
+}
+
+void StrategyWork::UseMachine(const Machine& machine) {
+  machine_ = &machine;
+  works_.clear();
+  groups_ = GroupsCache();
+  keeps_lowered_ = true;
+}
+
+absl::StatusOr<const ModelWork*> StrategyWork::Of(Strategy strategy, int64_t microbatches,
+                                                  int group) {
+  const int64_t num_groups = strategy.pp;
+  strategy.pp = 1;
+  strategy.vpp = 1;
+  const auto key = std::tuple(ToString(strategy), num_groups, microbatches, group);
+  if (const auto it = works_.find(key); it != works_.end()) return &it->second;
+  ASSIGN_OR_RETURN(const graph::Graph graph, Lower(strategy, microbatches, num_groups));
   WorkOptions options;
   options.num_groups = static_cast<int>(num_groups);
   options.group = group;
   options.groups = &groups_;
-  ASSIGN_OR_RETURN(ModelWork work, MeasureWork(graph, *problem_->machine, options));
+  ASSIGN_OR_RETURN(ModelWork work, MeasureWork(graph, *machine_, options));
   return &works_.emplace(key, std::move(work)).first->second;
 }
 
@@ -75,17 +94,16 @@ absl::StatusOr<StrategyWork::Cutting> StrategyWork::CuttingOf(const Strategy& st
                                                               int64_t microbatches) {
   Cutting cutting;
   ASSIGN_OR_RETURN(cutting.model, ModelOf(strategy));
-  const std::vector<int> alike =
-      FirstAlikeGroups(problem_->machine->cluster, strategy.num_devices() / strategy.pp,
-                       static_cast<int>(strategy.pp));
+  const std::vector<int> alike = FirstAlikeGroups(
+      machine_->cluster, strategy.num_devices() / strategy.pp, static_cast<int>(strategy.pp));
   for (const int group : alike) {
     if (cutting.works.contains(group)) continue;
     ASSIGN_OR_RETURN(const ModelWork* short_work, Of(strategy, microbatches, group));
     cutting.works.emplace(group, cutting.model->Unfold(*short_work));
   }
   for (const int group : alike) cutting.groups.push_back(&cutting.works.at(group));
-  cutting.arrangements = ArrangeGroups(*problem_->machine, strategy.num_devices() / strategy.pp,
-                                       static_cast<int>(strategy.pp));
+  cutting.arrangements =
+      ArrangeGroups(*machine_, strategy.num_devices() / strategy.pp, static_cast<int>(strategy.pp));
   return cutting;
 }
 
