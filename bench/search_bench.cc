@@ -131,6 +131,7 @@ void RegisterSearchBenchmarks() {
               benchmark::State* counted) -> absl::Status {
             ASSIGN_OR_RETURN(const planner::SearchResult result, Search(setting, bench, machine));
             counted->counters["strategies"] = result.num_estimated;
+            counted->counters["lowered"] = result.num_lowered;
             counted->counters["step_s"] = result.best.estimate.step_s;
             counted->SetLabel(planner::Describe(result.best));
             return absl::OkStatus();

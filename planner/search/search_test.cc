@@ -592,6 +592,52 @@ TEST_F(SearchTest, AModelThatCannotBeCutIsOneStage) {
   for (const Candidate& other : result->others) EXPECT_EQ(other.strategy.pp, 1);
 }
 
+// Layers that a model repeats are lowered once: where memory is plenty, so that what fits is no
+// matter, four times and sixteen times as many take no more graphs, and none has more nodes. The
+// processor's time is held to far less than it would grow with the layers: only cutting them into
+// stages takes longer.
+TEST_F(SearchTest, ASearchTakesNoMoreForMoreLayers) {
+  if (kIsSanitized) GTEST_SKIP() << "slow with a sanitizer";
+  ClusterSpec spec = FindClusterPreset("hgx-h100:4")->spec();
+  spec.kinds[0].memory_bytes = kMaxMemoryBytes;
+  const Machine machine = {*Cluster::Create(spec)};
+  struct Work {
+    int lowered = 0;
+    double nodes_of_each = 0;
+    double seconds = 0;
+  };
+  const auto work = [&](int64_t layers) {
+    const graph::Graph forward = Gpt("gpt3-6.7b", layers, 128);
+    SearchProblem problem = Problem(forward, gpt_hints(), machine, 32);
+    problem.limits.pp = 8;
+    problem.limits.vpp = 2;
+    Work work;
+    for (int round = 0; round < 2; ++round) {
+      const std::clock_t begin = std::clock();
+      const absl::StatusOr<SearchResult> result = FindStrategy(problem);
+      const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+      EXPECT_TRUE(result.ok()) << result.status();
+      if (!result.ok()) break;
+      EXPECT_EQ(result->num_layers, layers);
+      work.lowered = result->num_lowered;
+      work.nodes_of_each =
+          static_cast<double>(result->num_lowered_nodes) / std::max(result->num_lowered, 1);
+      work.seconds = round == 0 ? seconds : std::min(work.seconds, seconds);
+    }
+    return work;
+  };
+  const Work few = work(16);
+  EXPECT_GT(few.lowered, 10);
+  for (const int64_t layers : {64, 256}) {
+    SCOPED_TRACE(StrCat(layers, " layers"));
+    const Work many = work(layers);
+    // Which strategies are worth a look depends on what the model needs.
+    EXPECT_LT(many.lowered, 1.5 * few.lowered);
+    EXPECT_NEAR(many.nodes_of_each, few.nodes_of_each, 0.02 * few.nodes_of_each);
+    EXPECT_LT(many.seconds, 4 * few.seconds);
+  }
+}
+
 // gpt3-175b on 1,024 H100: within the time that `penstock plan` has, and in no more for more
 // layers. The limits are loose; docs/ has measured times.
 TEST_F(SearchTest, ALargeModelOnManyDevicesIsSearchedInSeconds) {
