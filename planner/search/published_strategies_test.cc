@@ -1,16 +1,20 @@
 // The search against the strategies that were published for GPT models on Selene: Narayanan et al.,
 // "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM" (SC21), table
-// 1. What it finds is predicted no slower than the published choice with the best number of
-// micro-batches, by the same estimates. In f32; the published runs recompute all activations.
+// 1. What it finds is predicted no slower than the published choice, by the same estimates. As
+// published: in f16, with f32 states, all activations computed again, and pipelines interleaved.
+// The table names no micro-batches and no number of chunks: the best of them count.
 
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <ostream>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 
+#include "base/divisors.h"
+#include "base/dtype.h"
 #include "base/strings.h"
 #include "graph/models/model.h"
 #include "graph/op.h"
@@ -85,8 +89,8 @@ TEST_P(PublishedStrategiesTest, AreNotFasterThanWhatTheSearchFinds) {
   problem.machine = &machine;
   problem.policies = {policies.Find("1f1b")};
   problem.num_devices = published.devices;
-  problem.lower = [&ops](graph::Graph& graph) {
-    for (const Pass& pass : EstimatePasses(ops)) {
+  problem.lower = [passes = EstimatePasses(ops, DType::kF16)](graph::Graph& graph) {
+    for (const Pass& pass : passes) {
       if (absl::Status status = pass.run(graph); !status.ok()) return status;
     }
     return absl::OkStatus();
@@ -99,14 +103,23 @@ TEST_P(PublishedStrategiesTest, AreNotFasterThanWhatTheSearchFinds) {
   strategy.tp = published.tp;
   strategy.pp = published.pp;
   strategy.recompute = Recompute::kFull;
-  problem.strategy = strategy;
-  const absl::StatusOr<SearchResult> given = FindStrategy(problem);
-  ASSERT_TRUE(given.ok()) << given.status();
-  EXPECT_EQ(given->best.strategy, strategy);
-  EXPECT_TRUE(given->best.estimate.fits()) << WhatLimits(given->best);
+  std::optional<Candidate> best_given;
+  for (const int64_t vpp : DivisorsOf(published.layers / published.pp)) {
+    if (vpp > problem.limits.vpp || (vpp > 1 && published.pp == 1)) break;
+    strategy.vpp = vpp;
+    problem.strategy = strategy;
+    const absl::StatusOr<SearchResult> given = FindStrategy(problem);
+    ASSERT_TRUE(given.ok()) << given.status();
+    EXPECT_EQ(given->best.strategy, strategy);
+    const StepEstimate& step = given->best.estimate;
+    if (!step.fits()) continue;
+    if (best_given.has_value() && best_given->estimate.step_s <= step.step_s) continue;
+    best_given = given->best;
+  }
+  ASSERT_TRUE(best_given.has_value()) << "the published choice does not fit";
   EXPECT_TRUE(found->best.estimate.fits()) << WhatLimits(found->best);
-  EXPECT_LE(found->best.estimate.step_s, given->best.estimate.step_s)
-      << Describe(found->best) << " against " << Describe(given->best);
+  EXPECT_LE(found->best.estimate.step_s, best_given->estimate.step_s)
+      << Describe(found->best) << " against " << Describe(*best_given);
 }
 
 INSTANTIATE_TEST_SUITE_P(Megatron, PublishedStrategiesTest, ::testing::ValuesIn(kPublished),
