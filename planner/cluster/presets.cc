@@ -160,12 +160,16 @@ ClusterSpec Ascend910(int64_t nodes) {
   // Ascend 910 with 256 TFLOP/s of f16, 512 Top/s of int8, 1.2 TB/s of HBM and three HCCS ports of
   // 240 Gb/s. Huawei, "Atlas 800 Training Server (Model 9000)" technical white paper: 8 processors
   // of 32 GB, each with a 100GE RoCE port. Huawei Cloud, "Ascend HCCS-Interconnected NPU Affinity":
-  // two groups of four are joined by HCCS inside, and by PCI Express (4.0 x16) between them.
+  // two groups of four are joined by HCCS inside, and by PCI Express (4.0 x16) between them. A step
+  // between servers takes 60 us beside its bytes: Huawei, CANN HCCL, coll_alg_operator.cc, the
+  // constant LATENCY, by which HCCL chooses among algorithms. No source gives the latency of HCCS
+  // or of PCI Express between processors; assumed is that of NVLink and of NCCL's PCI Express.
+  constexpr double kRoceLatencyS = 60e-6;
   return Spec(Kind("Ascend-910", 32 * kGiB, 1200 * kGb, kPcie4BytesPerS, 0,
                    {{DType::kF16, 256 * kTera}, {DType::kI8, 512 * kTera}}),
               {Switch("hccs", 4, 3 * 240 * kGbit, kNvlinkLatencyS, 1),
                Switch("node", 2, 31.5 * kGb, kPcieLatencyS, kUplinkPerDevice),
-               Switch("pod", nodes, 100 * kGbit, kInfinibandLatencyS, kUplinkPerDevice)});
+               Switch("pod", nodes, 100 * kGbit, kRoceLatencyS, kUplinkPerDevice)});
 }
 
 ClusterSpec CpuEthernet(int64_t nodes) {

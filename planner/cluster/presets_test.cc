@@ -65,6 +65,7 @@ TEST(PresetsTest, FiguresAreThoseOfTheDataSheets) {
   EXPECT_DOUBLE_EQ(ascend.PathBytesPerS(0, 3), 90e9);
   EXPECT_DOUBLE_EQ(ascend.PathBytesPerS(0, 4), 31.5e9);
   EXPECT_DOUBLE_EQ(ascend.PathBytesPerS(0, 8), 12.5e9);
+  EXPECT_DOUBLE_EQ(ascend.PathLatencyS(0, 8), 60e-6);
   EXPECT_DOUBLE_EQ(Find("cpu-ethernet:2").PathBytesPerS(0, 2), 1.25e9);
 }
 
