@@ -72,9 +72,9 @@ class Rerun {
   std::map<const Candidate*, Candidate> known_;  // by what they are on the other machine
 };
 
-class Finder {
+class ChangeFinder {
  public:
-  Finder(const SearchProblem& problem, const SearchResult& result, Rerun rerun)
+  ChangeFinder(const SearchProblem& problem, const SearchResult& result, Rerun rerun)
       : problem_(problem), result_(result), order_(problem), rerun_(std::move(rerun)) {}
 
   absl::StatusOr<WinningChange> Find(const Candidate& other) {
@@ -221,7 +221,7 @@ absl::StatusOr<std::vector<WinningChange>> FindWinningChanges(
     const SearchProblem& problem, const SearchResult& result,
     absl::Span<const Candidate* const> others) {
   ASSIGN_OR_RETURN(StrategyWork work, StrategyWork::Create(problem));
-  Finder finder(problem, result, Rerun(problem, std::move(work)));
+  ChangeFinder finder(problem, result, Rerun(problem, std::move(work)));
   std::vector<WinningChange> changes;
   for (const Candidate* other : others) {
     ASSIGN_OR_RETURN(const WinningChange change, finder.Find(*other));
