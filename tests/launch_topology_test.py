@@ -24,7 +24,7 @@ from tests.support import control_group  # noqa: E402
 from tests.support.deaths import Output  # noqa: E402
 from tests.support.launched_job import job_text, losses, losses_here  # noqa: E402
 from tests.support.network import Network  # noqa: E402
-from tests.support.ssh_server import await_true  # noqa: E402
+from tests.support.ssh_server import await_true, processes_with  # noqa: E402
 
 PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
 
@@ -313,7 +313,7 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
         members[1].kill()
         members[1].wait(60)
         errors = Output(members[0].stderr)
-        await_true(lambda: (self.folder / "logs" / "n1.0.log").exists() or members[0].poll() is not None,
+        await_true(lambda: processes_with("--join 10.77.0.1:7077") or members[0].poll() is not None,
                    "the node of rank 0")
         members[0].send_signal(signal.SIGINT)
         self.assertEqual(members[0].wait(60), 130, errors.text())
