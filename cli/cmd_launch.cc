@@ -559,7 +559,7 @@ void AddLaunchCommand(CLI::App& app, const Environment& environment, Action* act
   command
       ->add_option("--probe", options->probe,
                    "Measure the links between the hosts first, and plan for them: yes, no, or auto "
-                   "(auto: if the strategy is auto, on up to 64 hosts)")
+                   "(auto: if the strategy is auto, on up to 64 hosts or members)")
       ->option_text("WHEN")
       ->check(CLI::IsMember({"auto", "yes", "no"}));
   command

@@ -155,7 +155,7 @@ absl::Status RunNodeCommand(const Environment& environment, NodeCommandOptions o
   std::optional<TerminationGrace> grace;
   if (!EnvironmentVariable("SLURM_STEP_ID").empty()) {
     grace.emplace(kTerminationGrace, [&err = environment.err, is_agent = options.slots > 0] {
-      if (!is_agent) err << StrCat("penstock: Slurm ends this process (SIGTERM)\n") << std::flush;
+      if (!is_agent) err << "penstock: asked to end (SIGTERM)\n" << std::flush;
     });
   }
   if (options.slots > 0) return RunAgent(environment, options);

@@ -107,7 +107,7 @@ absl::Status ReportDryRun(const Environment& environment, const RunOptions& opti
   return absl::OkStatus();
 }
 
-// "node1 has 3, node2 1 and 4 others theirs": the slots of hosts.
+// "node1: 3, node2: 1, and 4 more hosts": the slots of hosts.
 std::string ListSlots(const std::vector<actors::NodePlace>& places) {
   constexpr size_t kMaxHosts = 8;
   std::vector<std::pair<std::string_view, int64_t>> hosts;  // in their order
@@ -118,12 +118,17 @@ std::string ListSlots(const std::vector<actors::NodePlace>& places) {
   }
   std::string text;
   for (size_t i = 0; i < std::min(hosts.size(), kMaxHosts); ++i) {
-    StrAppend(&text, text.empty() ? "" : ", ", hosts[i].first, i == 0 ? " has " : " ",
-              hosts[i].second);
+    StrAppend(&text, text.empty() ? "" : ", ", hosts[i].first, ": ", hosts[i].second);
   }
-  if (hosts.size() > kMaxHosts)
-    StrAppend(&text, " and ", hosts.size() - kMaxHosts, " others theirs");
+  if (hosts.size() > kMaxHosts) {
+    StrAppend(&text, ", and ", Counted(hosts.size() - kMaxHosts, "more host"));
+  }
   return text;
+}
+
+// Whether the plan is made by this run, and not for a cluster that a file describes.
+bool IsPlannedHere(const RunOptions& options, const Job& job) {
+  return !HasSuffix(options.file, ".plan") && options.plan.empty() && job.cluster.file.empty();
 }
 
 // A job that says nothing of hosts has those that it is launched on, if they have as many slots.
@@ -146,7 +151,7 @@ absl::Status PlaceOnHosts(const Environment& environment, const RunOptions& opti
   if (says_hosts) return absl::OkStatus();
   if (is_even) {
     job->cluster.hosts = static_cast<int64_t>(slots.size());
-  } else {
+  } else if (IsPlannedHere(options, *job)) {
     environment.err << "note: the hosts have different numbers of slots (" << ListSlots(places)
                     << "), so the plan is made as if all devices were on one host; list the hosts "
                        "with their devices in cluster.host, or give each host as many slots"
@@ -173,8 +178,7 @@ size_t NumEvenHosts(const std::vector<actors::NodePlace>& places) {
 absl::Status ProbeHosts(const RunOptions& options, Environment* environment, Job* job) {
   std::vector<actors::NodePlace>& places = environment->launch.places;
   const size_t num_hosts = NumEvenHosts(places);
-  const bool is_planned = !HasSuffix(options.file, ".plan") && options.plan.empty() &&
-                          job->cluster.file.empty() && job->cluster.host.empty();
+  const bool is_planned = IsPlannedHere(options, *job) && job->cluster.host.empty();
   const bool is_wanted = environment->launch.probes_links.value_or(
       is_planned && job->parallel.strategy == "auto" &&
       NumProbedNodes(places, num_hosts) <= actors::kMaxProbedNodes);

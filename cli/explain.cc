@@ -213,7 +213,7 @@ std::string RunnersUpTable(const Candidate& best, const std::vector<const Candid
                            absl::Span<const WinningChange> changes) {
   std::vector<std::vector<std::string>> rows = {{"strategy", "step", "compute", "communication",
                                                  "bubble", "memory", "why it is not chosen",
-                                                 "it would be, if"}};
+                                                 "would be chosen if"}};
   const auto add = [&](const Candidate& candidate, std::string reason, std::string condition) {
     const StepEstimate& estimate = candidate.estimate;
     rows.push_back({planner::Describe(candidate), FormatSeconds(estimate.step_s),

@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<std::string>> HostsOfMembers(
   for (size_t rank = 0; rank < nodes.size(); ++rank) {
     const actors::NodeDescription& first = nodes[rank - rank % slots];
     if (nodes[rank].host != first.host) {
-      return absl::FailedPreconditionError("the ranks of a host are no neighbours");
+      return absl::FailedPreconditionError("the ranks of a host are not contiguous");
     }
     if (rank % slots == 0) hosts.push_back(actors::ShownHost(first));
   }
@@ -184,7 +184,7 @@ absl::StatusOr<HostProbe> ProbeLaunch(Environment* environment_of_job, const Job
   }
   const absl::Status ended = cluster->StopToRejoin();
   // Nobody starts a member again.
-  if (are_members) RETURN_IF_ERROR(ended);
+  if (are_members) RETURN_IF_ERROR(start.WithInterrupt(ended));
   if (!figures.ok()) {
     environment.err << "note: the links between the hosts could not be measured: "
                     << ToStd(figures.status().message()) << std::endl;

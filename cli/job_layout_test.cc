@@ -115,7 +115,7 @@ TEST_F(JobLayoutTest, APlanWithAnotherNumberOfChunksIsThatOfTheJob) {
                                   "--policy",   "auto"};
   const Outcome open = Call(run);
   EXPECT_EQ(open.status, 0) << open.err;
-  EXPECT_THAT(open.out, HasSubstr("vpp=2"));
+  EXPECT_THAT(open.out + open.err, HasSubstr("vpp=2"));
   run.insert(run.end(), {"--set", "parallel.chunks=1"});
   EXPECT_THAT(Call(run).err, HasSubstr("was compiled with parallel.strategy"));
 }

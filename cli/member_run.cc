@@ -36,6 +36,8 @@ namespace {
 constexpr absl::Duration kReportTimeout = absl::Seconds(1);
 // For an address from a board, before the board is asked again.
 constexpr absl::Duration kAddressPatience = absl::Seconds(1);
+// Before a coordinator that refuses is asked again.
+constexpr absl::Duration kRejoinPause = absl::Milliseconds(100);
 
 absl::Status WithRendezvousStatus(absl::Status status) {
   if (!status.ok()) {
@@ -312,6 +314,8 @@ absl::Status RunOther(const LaunchMember& member, const MemberOptions& options, 
       do {
         task.connect_timeout = again - absl::Now();
         end = process->Run(task);
+        // A coordinator that is about to close refuses at once.
+        if (!end.has_joined) absl::SleepFor(kRejoinPause);
       } while (!end.has_joined && !end.wait_status.has_value() && absl::IsUnavailable(end.status) &&
                absl::Now() < again);
     }

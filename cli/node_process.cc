@@ -146,7 +146,11 @@ void NodeProcess::Serve(int socket, const Work& work) {
                                                    (void)signal(SIGINT, SIG_IGN);
                                                    Send(socket, kJoined);
                                                  },
-                                             .on_rejoin = [socket] { Send(socket, kRejoin); }});
+                                             .on_rejoin =
+                                                 [socket] {
+                                                   (void)signal(SIGINT, SIG_DFL);
+                                                   Send(socket, kRejoin);
+                                                 }});
     Send(socket, StrCat(static_cast<int>(status.code()), "\n", ToStd(status.message())));
   }
 }
@@ -159,7 +163,11 @@ NodeProcess::End NodeProcess::Run(const Task& task) {
                                     end.has_joined = true;
                                     (void)signal(SIGINT, SIG_IGN);
                                   },
-                              .on_rejoin = [&end] { end.is_to_rejoin = true; }});
+                              .on_rejoin =
+                                  [&end] {
+                                    end.is_to_rejoin = true;
+                                    (void)signal(SIGINT, SIG_DFL);
+                                  }});
     return end;
   }
   has_joined_ = false;
@@ -178,6 +186,7 @@ NodeProcess::End NodeProcess::Run(const Task& task) {
     }
     if (packet == kRejoin) {
       end.is_to_rejoin = true;
+      (void)signal(SIGINT, SIG_DFL);  // nobody passes it on until it joins again
       continue;
     }
     end.status = StatusOf(packet);

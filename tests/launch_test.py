@@ -181,7 +181,7 @@ class LaunchTest(unittest.TestCase):
                                    "--dry-run"], text=True, capture_output=True, timeout=PATIENCE_S,
                                   check=False)
             self.assertEqual(done.returncode, 0, done.stderr)
-            note = "the hosts have different numbers of slots (n1 has 2, n2 1), so the plan "
+            note = "the hosts have different numbers of slots (n1: 2, n2: 1), so the plan "
             self.assertEqual(note in done.stderr, is_noted, done.stderr)
 
     def test_an_mpirun_that_starts_nothing_has_no_log(self):

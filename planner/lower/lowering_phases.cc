@@ -135,6 +135,7 @@ Pipeline Lowering::DescribePipeline() const {
   pipeline.num_groups = num_stages_;
   pipeline.num_microbatches = static_cast<int>(plan_.num_microbatches);
   pipeline.placement = options_.placement.value_or(StagePlacement{num_stages_});
+  pipeline.overlaps_steps = false;
   for (int v = 0; v < pipeline.placement.num_stages(); ++v) {
     VirtualStage& stage = pipeline.stages.emplace_back();
     stage.group = pipeline.placement.GroupOf(v);

@@ -241,7 +241,7 @@ void Firing::CompleteRendezvous(uint32_t rendezvous, uint32_t advancing) {
 }
 
 void Firing::Prefetch() const {
-  // A line at a time: where the next one lies has to be there by then.
+  // Each stage fetches what the next one dereferences.
   constexpr size_t kPhaseAhead = 12;
   constexpr size_t kItemAhead = 8;
   constexpr size_t kListsAhead = 4;

@@ -78,7 +78,7 @@ class BestOrder : public Policy {
       if (!orders.ok()) return;
       const absl::StatusOr<Timeline> timeline = RunPipeline(pipeline, *orders);
       if (!timeline.ok() || !KeepsLimit(pipeline, *timeline)) return;
-      candidates.push_back({*std::move(orders), CostOf(*timeline)});
+      candidates.push_back({*std::move(orders), CostOf(pipeline, *timeline)});
     };
     for (auto* make : {MakeGPipe, MakeOneForwardOneBackward, MakeEagerOneForwardOneBackward,
                        MakeLoopedBreadthFirst, MakeZeroBubbleH1, MakeZeroBubbleH2, MakeZeroBubble1p,
@@ -107,8 +107,8 @@ class BestOrder : public Policy {
     for (const Candidate& start : candidates) {
       PipelineOrders improved = ImproveOrders(pipeline, start.orders, firings);
       const absl::StatusOr<Timeline> timeline = RunPipeline(pipeline, improved);
-      if (!timeline.ok() || CostOf(*timeline) >= best.cost) continue;
-      best = {std::move(improved), CostOf(*timeline)};
+      if (!timeline.ok() || CostOf(pipeline, *timeline) >= best.cost) continue;
+      best = {std::move(improved), CostOf(pipeline, *timeline)};
     }
     return std::move(best.orders);
   }

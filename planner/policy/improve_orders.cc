@@ -13,14 +13,17 @@ namespace {
 
 constexpr double kUnknownTime = -1;
 constexpr double kDeadlock = std::numeric_limits<double>::infinity();
-constexpr double kMakespanWeight = 1e-3;
+constexpr double kOtherWeight = 1e-3;
 constexpr uint64_t kSeed = 20240101;
 constexpr int kFarthestMove = 8;           // places
 constexpr double kFirstTemperature = 0.3;  // in mean durations of a phase
 constexpr double kLastTemperature = 0.003;
 constexpr double kTolerance = 1e-9;
 
-double Cost(double span_s, double makespan_s) { return span_s + kMakespanWeight * makespan_s; }
+double Cost(const Pipeline& pipeline, double span_s, double makespan_s) {
+  return pipeline.overlaps_steps ? span_s + kOtherWeight * makespan_s
+                                 : makespan_s + kOtherWeight * span_s;
+}
 
 // A pipeline with numbered phases, and orders of such numbers: fast to run again and again.
 class OrderSearch {
@@ -122,7 +125,7 @@ class OrderSearch {
   double SecondsOf(const Phase& phase) const {
     return pipeline_.stages[StageOf(phase)].seconds[KindOf(phase)];
   }
-  double LeastCost() const { return Cost(busiest_, busiest_) * (1 + kTolerance); }
+  double LeastCost() const { return Cost(pipeline_, busiest_, busiest_) * (1 + kTolerance); }
 
   size_t Below(size_t bound) { return random_() % bound; }
   double Uniform() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
@@ -198,7 +201,7 @@ class OrderSearch {
     }
     const auto num_empty = std::count_if(orders_.begin(), orders_.end(),
                                          [](const std::vector<Phase>& o) { return o.empty(); });
-    return num_done + num_empty == num_groups ? Cost(span, makespan) : kDeadlock;
+    return num_done + num_empty == num_groups ? Cost(pipeline_, span, makespan) : kDeadlock;
   }
 
   double BeginOf(const Phase& phase, double now) const {
@@ -239,7 +242,9 @@ bool KeepsLimit(const Pipeline& pipeline, const Timeline& timeline) {
 
 }  // namespace
 
-double CostOf(const Timeline& timeline) { return Cost(timeline.span_s, timeline.makespan_s); }
+double CostOf(const Pipeline& pipeline, const Timeline& timeline) {
+  return Cost(pipeline, timeline.span_s, timeline.makespan_s);
+}
 
 PipelineOrders ImproveOrders(const Pipeline& pipeline, const PipelineOrders& orders,
                              int64_t num_firings) {
@@ -249,7 +254,8 @@ PipelineOrders ImproveOrders(const Pipeline& pipeline, const PipelineOrders& ord
   // The search takes transfers of an edge for independent, and cores for plenty.
   const absl::StatusOr<Timeline> before = RunPipeline(pipeline, orders);
   const absl::StatusOr<Timeline> after = RunPipeline(pipeline, improved);
-  const bool is_better = before.ok() && after.ok() && CostOf(*after) < CostOf(*before);
+  const bool is_better =
+      before.ok() && after.ok() && CostOf(pipeline, *after) < CostOf(pipeline, *before);
   return is_better && KeepsLimit(pipeline, *after) ? improved : orders;
 }
 

@@ -16,9 +16,9 @@
 
 namespace penstock::planner {
 
-// What is minimised: first the span (Timeline::span_s), which is a step where the next one starts
-// as each group is done, then the makespan.
-double CostOf(const Timeline& timeline);
+// What is minimised: first the span (Timeline::span_s) or the makespan, whichever is a step
+// (Pipeline::overlaps_steps), then the other.
+double CostOf(const Pipeline& pipeline, const Timeline& timeline);
 
 // Orders that cost no more than `orders`, and keep within the pipeline's memory limit if they do.
 // Takes time in proportion to `num_firings`, the phases that may be fired in simulations.

@@ -81,6 +81,9 @@ struct Pipeline {
   std::vector<SharedCores> cores;
   // The most that a group may keep, in the unit of VirtualStage::activation; 0: no limit.
   double memory_limit = 0;
+  // Whether the next step begins on each group as that is done, so that a step takes the longest
+  // span; else, as where the optimiser waits for the norm of all gradients, it takes the makespan.
+  bool overlaps_steps = true;
   // How long policies that search may take, as a share of their usual time; 0: not at all, for
   // estimates that are made by the hundred.
   double effort = 1;

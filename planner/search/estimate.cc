@@ -254,6 +254,7 @@ class Estimator {
     pipeline.num_microbatches = static_cast<int>(work_.num_microbatches);
     pipeline.placement = placement_;
     pipeline.effort = options_.effort;
+    pipeline.overlaps_steps = false;
     const bool has_backward =
         std::any_of(work_.stages.begin(), work_.stages.end(),
                     [](const StageWork& stage) { return stage.backward.seconds() > 0; });

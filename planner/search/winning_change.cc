@@ -52,12 +52,15 @@ class Rerun {
   }
 
   // Whether a candidate is chosen among it and the rivals.
-  absl::StatusOr<bool> Wins(const Candidate& candidate, absl::Span<const Candidate* const> rivals) {
-    std::vector<Candidate> all;
-    ASSIGN_OR_RETURN(all.emplace_back(), Estimate(candidate));
-    if (!all[0].estimate.fits()) return false;
+  bool Wins(const Candidate& candidate, absl::Span<const Candidate* const> rivals) {
+    // As in the search, what is refused on this machine is no choice.
+    absl::StatusOr<Candidate> estimated = Estimate(candidate);
+    if (!estimated.ok() || !estimated->estimate.fits()) return false;
+    std::vector<Candidate> all = {*std::move(estimated)};
     for (const Candidate* rival : rivals) {
-      ASSIGN_OR_RETURN(all.emplace_back(), Estimate(*rival));
+      absl::StatusOr<Candidate> other = Estimate(*rival);
+      if (!other.ok()) continue;
+      all.push_back(*std::move(other));
       if (order_.IndexOfBest(all) != 0) return false;
     }
     return true;
@@ -77,7 +80,7 @@ class ChangeFinder {
   ChangeFinder(const SearchProblem& problem, const SearchResult& result, Rerun rerun)
       : problem_(problem), result_(result), order_(problem), rerun_(std::move(rerun)) {}
 
-  absl::StatusOr<WinningChange> Find(const Candidate& other) {
+  WinningChange Find(const Candidate& other) {
     if (!result_.best.estimate.fits()) return WinningChange();
     if (!other.estimate.fits()) return FindMemory(other);
     const double limit = order_.Seconds(result_.best) * (1 + kTieTolerance);
@@ -86,15 +89,16 @@ class ChangeFinder {
   }
 
   // The change, if a search on the machine with it chooses the candidate's strategy.
-  absl::StatusOr<WinningChange> Confirm(WinningChange change, const Candidate& other) const {
+  WinningChange Confirm(WinningChange change, const Candidate& other) const {
     const bool is_memory = change.kind == Kind::kDeviceMemory || change.kind == Kind::kHostMemory;
     if (!is_memory && change.kind != Kind::kLinkRate) return change;
     if (problem_.num_devices > kMostDevicesToConfirm) return change;
     const Machine machine = WithChange(*problem_.machine, change);
     SearchProblem changed = problem_;
     changed.machine = &machine;
-    ASSIGN_OR_RETURN(const SearchResult result, FindStrategy(changed));
-    if (result.best.strategy != other.strategy) {
+    const absl::StatusOr<SearchResult> result = FindStrategy(changed);
+    if (!result.ok()) return change;
+    if (result->best.strategy != other.strategy) {
       return WinningChange{is_memory ? Kind::kNoMemory : Kind::kNoLinkRate};
     }
     change.is_confirmed = true;
@@ -126,8 +130,8 @@ class ChangeFinder {
     return rivals;
   }
 
-  absl::StatusOr<bool> WinsWith(const WinningChange& change, const Candidate& other,
-                                absl::Span<const Candidate* const> rivals) {
+  bool WinsWith(const WinningChange& change, const Candidate& other,
+                absl::Span<const Candidate* const> rivals) {
     if (machine_change_ != change) {
       rerun_.UseMachine(WithChange(*problem_.machine, change));
       machine_change_ = change;
@@ -137,26 +141,26 @@ class ChangeFinder {
 
   // The end of an interval at which the candidate wins and beyond whose other end it does not, made
   // as short as kChangePrecision.
-  absl::StatusOr<WinningChange> Bisect(Kind kind, double fails, double wins, const Candidate& other,
-                                       absl::Span<const Candidate* const> rivals) {
+  WinningChange Bisect(Kind kind, double fails, double wins, const Candidate& other,
+                       absl::Span<const Candidate* const> rivals) {
     while (std::abs(wins - fails) > kChangePrecision / 2 * wins) {
       const double middle =
           kind == Kind::kLinkRate ? std::sqrt(fails * wins) : std::floor((fails + wins) / 2);
       if (middle == fails || middle == wins) break;
-      ASSIGN_OR_RETURN(const bool is_enough, WinsWith({kind, middle}, other, rivals));
+      const bool is_enough = WinsWith({kind, middle}, other, rivals);
       (is_enough ? wins : fails) = middle;
     }
     return WinningChange{kind, wins};
   }
 
-  absl::StatusOr<WinningChange> FindMemory(const Candidate& other) {
+  WinningChange FindMemory(const Candidate& other) {
     const StepEstimate& estimate = other.estimate;
     const GroupEstimate& fullest = estimate.groups[estimate.fullest_group()];
     const bool is_host = !fullest.fits_on_host();
     const Kind kind = is_host ? Kind::kHostMemory : Kind::kDeviceMemory;
     const double most = std::ceil(is_host ? fullest.memory.host : fullest.used_bytes());
     const std::vector<const Candidate*> rivals = RivalsOf(other, /*with_more_memory=*/true);
-    ASSIGN_OR_RETURN(const bool wins, WinsWith({kind, most}, other, rivals));
+    const bool wins = WinsWith({kind, most}, other, rivals);
     if (!wins) return WinningChange{Kind::kNoMemory};
     // Stages that cannot be cut otherwise need what they need.
     if (other.strategy.pp == 1) return WinningChange{kind, most};
@@ -165,11 +169,11 @@ class ChangeFinder {
     return Bisect(kind, least, most, other, rivals);
   }
 
-  absl::StatusOr<WinningChange> FindLinkRate(const Candidate& other) {
+  WinningChange FindLinkRate(const Candidate& other) {
     const std::vector<const Candidate*> rivals = RivalsOf(other, /*with_more_memory=*/false);
     for (double times = 2; times <= kMostTimesAsFast; times *= 2) {
       for (const double rate : {times, 1 / times}) {
-        ASSIGN_OR_RETURN(const bool wins, WinsWith({Kind::kLinkRate, rate}, other, rivals));
+        const bool wins = WinsWith({Kind::kLinkRate, rate}, other, rivals);
         if (!wins) continue;
         return Bisect(Kind::kLinkRate, rate > 1 ? rate / 2 : rate * 2, rate, other, rivals);
       }
@@ -224,15 +228,14 @@ absl::StatusOr<std::vector<WinningChange>> FindWinningChanges(
   ChangeFinder finder(problem, result, Rerun(problem, std::move(work)));
   std::vector<WinningChange> changes;
   for (const Candidate* other : others) {
-    ASSIGN_OR_RETURN(const WinningChange change, finder.Find(*other));
-    ASSIGN_OR_RETURN(changes.emplace_back(), finder.Confirm(change, *other));
+    changes.push_back(finder.Confirm(finder.Find(*other), *other));
   }
   return changes;
 }
 
 std::string Describe(const WinningChange& change) {
   using Kind = WinningChange::Kind;
-  const std::string_view end = change.is_confirmed ? "" : " (others were not searched for then)";
+  const std::string_view end = change.is_confirmed ? "" : " (not confirmed by a search)";
   switch (change.kind) {
     case Kind::kNone:
       return "";

@@ -35,7 +35,7 @@ namespace penstock::planner {
 
 // Links are not tried faster or slower than this.
 inline constexpr double kMostTimesAsFast = 16;
-// A change that is smaller by this part of it does not do.
+// Changes are exact to this fraction.
 inline constexpr double kChangePrecision = 0.01;
 // With more devices, changes are not confirmed.
 inline constexpr int64_t kMostDevicesToConfirm = 64;
@@ -45,7 +45,7 @@ struct WinningChange {
     kNone,          // not looked for: the chosen one does not fit itself
     kTies,          // it is as fast, but not as simple
     kNoMemory,      // with enough of it, another one is chosen
-    kNoLinkRate,    // with none that was tried it is chosen; another one may be before it
+    kNoLinkRate,    // with none that was tried it is chosen; another strategy may win first
     kDeviceMemory,  // every device has at least so many bytes
     kHostMemory,    // and every device as much on its host
     kLinkRate,      // the rates of all links are so many times what they are
@@ -68,7 +68,7 @@ absl::StatusOr<std::vector<WinningChange>> FindWinningChanges(
     const SearchProblem& problem, const SearchResult& result,
     absl::Span<const Candidate* const> others);
 
-// "a device had 12.3 GiB", the end of "it would be chosen, if": amounts are rounded so that what is
+// "a device had 12.3 GiB", the end of "would be chosen if": amounts are rounded so that what is
 // said is enough. Empty for kNone.
 std::string Describe(const WinningChange& change);
 

@@ -189,7 +189,7 @@ TEST(DescribeWinningChange, AmountsAreEnough) {
             "a device had 3.0 MiB on its host");
   EXPECT_EQ(Describe(WinningChange{Kind::kLinkRate, 1.301, true}), "links were 1.31 times as fast");
   EXPECT_EQ(Describe(WinningChange{Kind::kLinkRate, 0.2587}),
-            "links had 25.8 % of their rate (others were not searched for then)");
+            "links had 25.8 % of their rate (not confirmed by a search)");
   EXPECT_EQ(Describe(WinningChange()), "");
 }
 

@@ -39,6 +39,7 @@ Pipeline PipelineOfPlan(const Plan& plan, const StagePlacement& placement,
   pipeline.num_groups = placement.num_groups;
   pipeline.num_microbatches = static_cast<int>(plan.num_microbatches);
   pipeline.placement = placement;
+  pipeline.overlaps_steps = false;
   for (int v = 0; v < placement.num_stages(); ++v) {
     VirtualStage& stage = pipeline.stages.emplace_back();
     stage.group = placement.GroupOf(v);

@@ -62,7 +62,7 @@ void ArrivalWatch::Wait(int fd, int timeout_ms) {
   const auto elapsed = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_look_);
   if (elapsed < Peers::kLookInterval) return;
   last_look_ = now;
-  // Of a time in which this process stood still, the kernel may have too.
+  // If this process was stopped, the kernel may have been as well.
   LookAtLinks(std::min(elapsed, 2 * Peers::kLookInterval));
 }
 
