@@ -46,6 +46,12 @@ void ArrivalWatch::Wait(int fd, int timeout_ms) {
     if (fd >= 0) epoll_ctl(watch_fd_, EPOLL_CTL_ADD, fd, &event);
     other_fd_ = fd;
   }
+  // Links are looked at in time, however long the caller would wait.
+  const bool is_watching_links = options_.link_timeout != std::chrono::milliseconds(0);
+  constexpr int kLookIntervalMs = Peers::kLookInterval.count();
+  if (is_watching_links && (timeout_ms < 0 || timeout_ms > kLookIntervalMs)) {
+    timeout_ms = kLookIntervalMs;
+  }
   std::array<epoll_event, 16> events;
   const int count =
       epoll_wait(watch_fd_, events.data(), static_cast<int>(events.size()), timeout_ms);
@@ -58,7 +64,7 @@ void ArrivalWatch::Wait(int fd, int timeout_ms) {
     next_second_ = now + std::chrono::seconds(1);
     OnSecondPassed();
   }
-  if (options_.link_timeout == std::chrono::milliseconds(0)) return;
+  if (!is_watching_links) return;
   const auto elapsed = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_look_);
   if (elapsed < Peers::kLookInterval) return;
   last_look_ = now;
