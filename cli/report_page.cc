@@ -297,10 +297,11 @@ class Page {
       return;
     }
     const ReportPath& p = *report_.path;
-    AddText(
+    AddText(StrCat(
         "The chain of acts that determined the step time; an act is one firing of an actor. "
         "Communication is exposed while its device does not compute. Waiting for cores: other "
-        "devices computed on all cores of the device. Idle: nothing of the path ran.");
+        "devices computed on all cores of the device. Idle: nothing of the path ran.",
+        p.mean_omits_first ? " The mean leaves out the first step, which warms up." : ""));
     out_ +=
         "<table><thead><tr><th></th><th>step</th><th><span class=\"swatch p0\">compute</span></th>"
         "<th><span class=\"swatch p1\">exposed communication</span></th>"
@@ -312,13 +313,11 @@ class Page {
                 {"p1", "exposed communication", p.exposed_s},
                 {"p2", "waiting for cores", p.core_wait_s},
                 {"p3", "idle", p.idle_s}});
-    AddPathRow(
-        StrCat("mean of ", Counted(p.mean_steps, "step"), p.mean_omits_first ? kWithoutFirst : ""),
-        p.mean_step_s,
-        {{"p0", "compute", p.mean_compute_s},
-         {"p1", "exposed communication", p.mean_exposed_s},
-         {"p2", "waiting for cores", p.mean_core_wait_s},
-         {"p3", "idle", p.mean_idle_s}});
+    AddPathRow(StrCat("mean of ", Counted(p.mean_steps, "step")), p.mean_step_s,
+               {{"p0", "compute", p.mean_compute_s},
+                {"p1", "exposed communication", p.mean_exposed_s},
+                {"p2", "waiting for cores", p.mean_core_wait_s},
+                {"p3", "idle", p.mean_idle_s}});
     out_ += "</tbody></table>\n<div class=\"halves\">\n";
     AddActs();
     AddDevices();

@@ -37,9 +37,9 @@ def losses(output):
     return [json.loads(line)["loss"] for line in output.splitlines() if '"loss"' in line]
 
 
-def losses_here(penstock, job):
-    """Of the job in one process on this host."""
-    output = subprocess.run([penstock, "run", job, "--json"], capture_output=True, text=True,
+def losses_here(penstock, job, *options):
+    """Of the job on this host, in one process unless the options say otherwise."""
+    output = subprocess.run([penstock, "run", job, "--json", *options], capture_output=True, text=True,
                             timeout=120, check=True).stdout
     found = losses(output)
     assert len(found) == STEPS, output
