@@ -12,9 +12,9 @@
 // things are, may win instead: on few devices, where that takes no time, the changed machine is
 // searched for again, and what is not chosen there is not said to win.
 //
-// Example: dp=4 loses against tp=4 because its gradients take longer than what tp sends, and would
-// take less than half as long with links twice as fast, where tp=4 hides nothing: links from 1.31
-// times as fast on make dp=4 the choice.
+// Example: dp=4 loses against tp=4, because its gradients take longer than what tp=4 sends. Faster
+// links gain more for dp=4, which hides a part of its communication; from 1.31 times the rate on,
+// it is chosen.
 //
 // Thread rule: pure functions.
 
@@ -62,8 +62,9 @@ struct WinningChange {
 // The machine with the change.
 Machine WithChange(const Machine& machine, const WinningChange& change);
 
-// Of each of `others`, candidates of a search that lost. Errors are those of a search. REQUIRES:
-// the result is that of the problem.
+// Of each of `others`, candidates of a search that lost; one that is refused on a changed machine
+// does not win there. Errors are those of StrategyWork::Create. REQUIRES: the result is that of the
+// problem.
 absl::StatusOr<std::vector<WinningChange>> FindWinningChanges(
     const SearchProblem& problem, const SearchResult& result,
     absl::Span<const Candidate* const> others);

@@ -37,9 +37,8 @@
 // nothing for `link_timeout`, although something sent to it is not confirmed, the peer fails and
 // `on_cut_link` is called, at most half a second later. Before Linux 6.15, where TCP cannot be told
 // when to retry, the time is two seconds longer. That the peer computes, is stopped, or is reached
-// slowly does not count.
-// A connection may take 20 s longer to be made; then only `on_cut_link` is called. Other networks
-// (verbs) bound this themselves.
+// slowly does not count. A connection may take 20 s longer to be made; then only `on_cut_link` is
+// called. Other networks (verbs) bound this themselves.
 //
 // Memory. A request does not end while UCX reads or writes its bytes, so the caller never reuses
 // memory that UCX uses, whatever has become of the peer. When a peer fails, its connection is
