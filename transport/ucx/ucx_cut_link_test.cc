@@ -221,7 +221,7 @@ TEST_F(ClosedWindowTest, HidesNoCutAfterALongTime) {
 }
 
 TEST_F(ClosedWindowTest, IsNoCut) {
-  Connect(milliseconds(1000));
+  Connect(milliseconds(2300));
   Fill();
   DriveFor(seconds(6));
   EXPECT_FALSE(sends_.back().is_done());
