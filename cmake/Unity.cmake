@@ -5,7 +5,7 @@
 # Names in anonymous namespaces must differ within a directory (tests/unity_names_check.py).
 option(PENSTOCK_UNITY "Compile several sources of a directory at once" OFF)
 set(PENSTOCK_UNITY_BATCH 16 CACHE STRING "With PENSTOCK_UNITY: how many sources at once")
-set(PENSTOCK_UNITY_TEST_BATCH 6 CACHE STRING "With PENSTOCK_UNITY: how many files make a test program")
+set(PENSTOCK_UNITY_TEST_BATCH 12 CACHE STRING "With PENSTOCK_UNITY: how many files make a test program")
 mark_as_advanced(PENSTOCK_UNITY_BATCH PENSTOCK_UNITY_TEST_BATCH)
 
 # penstock_unity(target source... [ALONE source...]): compiles `source...` of `target` in batches where
