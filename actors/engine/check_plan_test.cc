@@ -10,6 +10,7 @@
 
 #include "tests/support/engine_harness.h"
 #include "tests/support/engine_plan.h"
+#include "tests/support/sanitizers.h"
 
 namespace penstock::actors {
 namespace {
@@ -257,7 +258,7 @@ class Mutator {
 TEST(CheckPlanTest, MutatedPlansNeverCrash) {
   const kernels::KernelRegistry kernels = EngineTestKernels();
   const planner::PolicyRegistry policies = planner::BuiltinPolicies();
-  constexpr int kPlans = 20000;
+  constexpr int kPlans = testing::kHasSanitizer ? 4000 : 20000;
   constexpr uint64_t kMostBytes = 1 << 20;
   int refused = 0;
   int completed = 0;

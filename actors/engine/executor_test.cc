@@ -13,6 +13,7 @@
 #include "base/strings.h"
 #include "tests/support/engine_harness.h"
 #include "tests/support/engine_plan.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/test_policies.h"
 
 namespace penstock::actors {
@@ -29,12 +30,8 @@ using testing::HarnessOptions;
 using ::testing::HasSubstr;
 using testing::kWidth;
 
-// ThreadSanitizer has nothing to find on one thread, and takes its time.
-#if defined(__SANITIZE_THREAD__)
-constexpr int kSeeds = 50;
-#else
-constexpr int kSeeds = 1000;
-#endif
+// Sanitizers take their time, and ThreadSanitizer has nothing to find on one thread.
+constexpr int kSeeds = testing::kHasSanitizer ? 50 : 1000;
 
 class ExecutorTest : public ::testing::Test {
  protected:

@@ -162,7 +162,7 @@ void SurviveForgedPayloads(const std::string& original) {
   const PolicyRegistry policies = BuiltinPolicies();
   std::mt19937_64 random(17);
   int num_read = 0;
-  const int num_rounds = testing::kHasSanitizer ? 4000 : 20000;
+  const int num_rounds = testing::kHasSanitizer ? 2000 : 20000;
   for (int round = 0; round < num_rounds; ++round) {
     std::string bytes = original;
     const int num_changes = 1 + static_cast<int>(random() % 4);
