@@ -102,9 +102,9 @@ const std::string kConstantRate =
 // The layouts of the demo with less to compute: every layout runs in f32 and f64.
 const std::string kSmall = "--set model.width=64 --set model.context=32 ";
 
-constexpr int kSteps = 10;
+constexpr int kSteps = 6;
 constexpr int kDoubleSteps = 4;  // keeps the suite short
-constexpr int kPlacedSteps = 5;  // of the same plan in several processes
+constexpr int kPlacedSteps = 3;  // of the same plan in several processes
 
 class AnyPlanTest : public ::testing::TestWithParam<Layout> {};
 

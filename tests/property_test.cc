@@ -53,6 +53,7 @@ using graph::NodeId;
 
 constexpr int kShards = 12;
 constexpr int kDefaultCases = 2400;
+constexpr int kCasesInCi = 1200;  // where CI is in the environment
 constexpr int kMinOccurrences = 15;
 constexpr double kLeastScale = 0.02;
 constexpr int kProcessShards = 3;
@@ -65,7 +66,10 @@ int64_t FromEnvironment(const char* name, int64_t fallback) {
   return text != nullptr && absl::SimpleAtoi(text, &value) ? value : fallback;
 }
 
-int64_t NumCases() { return FromEnvironment("PENSTOCK_PROPERTY_CASES", kDefaultCases); }
+int64_t NumCases() {
+  return FromEnvironment("PENSTOCK_PROPERTY_CASES",
+                         std::getenv("CI") == nullptr ? kDefaultCases : kCasesInCi);
+}
 int64_t FirstSeed() { return FromEnvironment("PENSTOCK_PROPERTY_SEED", 0); }
 
 // Registries that all cases share.
