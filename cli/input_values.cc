@@ -24,10 +24,9 @@ constexpr int64_t kIntegerLimit = 4;
 // Apart from the streams of parameters of the same name.
 constexpr uint64_t kInputSalt = 0xfeed;
 
-// The file as a tensor of the input's element type.
-absl::StatusOr<Tensor> ReadAs(const std::string& path, std::string_view name,
-                              const TensorType& type) {
-  ASSIGN_OR_RETURN(const Tensor stored, ReadNpy(path));
+// Values of the file at `path` as the input's element type.
+absl::StatusOr<Tensor> Converted(const Tensor& stored, const std::string& path,
+                                 std::string_view name, const TensorType& type) {
   absl::StatusOr<Tensor> converted = ConvertTensor(stored, type.dtype);
   if (!converted.ok()) {
     return absl::InvalidArgumentError(StrCat(path, ": ", ToStd(converted.status().message()),
@@ -36,22 +35,22 @@ absl::StatusOr<Tensor> ReadAs(const std::string& path, std::string_view name,
   return converted;
 }
 
-absl::Status WrongShape(const std::string& path, const Tensor& stored, std::string_view name,
+absl::Status WrongShape(const std::string& path, const TensorType& stored, std::string_view name,
                         const TensorType& type) {
   std::string expected = ToString(type.shape);
   if (!type.shape.empty()) StrAppend(&expected, ", more rows of the first dimension");
-  return absl::InvalidArgumentError(StrCat(path, ": holds ", ToString(stored.type()), "; input ",
-                                           name, " is ", ToString(type), ": expected ", expected,
+  return absl::InvalidArgumentError(StrCat(path, ": holds ", ToString(stored), "; input ", name,
+                                           " is ", ToString(type), ": expected ", expected,
                                            ", or one dimension before these for the steps"));
 }
 
-absl::Status RowsLeftOver(const std::string& path, const Tensor& stored, std::string_view name,
+absl::Status RowsLeftOver(const std::string& path, const TensorType& stored, std::string_view name,
                           const TensorType& type) {
   const int64_t rows = type.shape[0];
-  const int64_t left = stored.shape()[0] % rows;
+  const int64_t left = stored.shape[0] % rows;
   return absl::InvalidArgumentError(StrCat(
-      path, ": holds ", ToString(stored.type()), "; input ", name, " is ", ToString(type), ": ",
-      Counted(left, "row"), " would be left over after ", Counted(stored.shape()[0] / rows, "step"),
+      path, ": holds ", ToString(stored), "; input ", name, " is ", ToString(type), ": ",
+      Counted(left, "row"), " would be left over after ", Counted(stored.shape[0] / rows, "step"),
       " of ", Counted(rows, "row"), "; use a number of rows that is a multiple of ", rows));
 }
 
@@ -64,6 +63,10 @@ int64_t StepsIn(const Shape& stored, const Shape& wanted) {
   if (stored.size() != wanted.size() || wanted.empty() || wanted[0] == 0) return 0;
   if (!std::equal(wanted.begin() + 1, wanted.end(), stored.begin() + 1)) return 0;
   return stored[0] / wanted[0];
+}
+
+std::string DescribeSource(std::string_view name, int64_t period, uint64_t digest) {
+  return StrCat(name, " ", Counted(period, "step"), " ", fmt::format("{:016x}", digest));
 }
 
 }  // namespace
@@ -113,14 +116,22 @@ absl::StatusOr<InputValues> InputValues::Open(std::string_view name, const Tenso
     RETURN_IF_ERROR(values.Get(0).status());
     return values;
   }
-  ASSIGN_OR_RETURN(values.stored_, ReadAs(source.path, name, type));
-  values.period_ = StepsIn(values.stored_.shape(), type.shape);
-  if (values.period_ == 0) return WrongShape(source.path, values.stored_, name, type);
-  const Shape& stored = values.stored_.shape();
-  values.is_constant_ = stored == type.shape;
-  if (!values.is_constant_ && stored.size() == type.shape.size() &&
-      stored[0] % type.shape[0] != 0) {
-    return RowsLeftOver(source.path, values.stored_, name, type);
+  ASSIGN_OR_RETURN(values.file_, NpyFile::Open(source.path));
+  values.path_ = source.path;
+  const TensorType& stored = values.file_->type();
+  values.period_ = StepsIn(stored.shape, type.shape);
+  if (values.period_ == 0) return WrongShape(source.path, stored, name, type);
+  values.is_constant_ = stored.shape == type.shape;
+  if (values.is_constant_) {
+    ASSIGN_OR_RETURN(values.constant_, values.FromFile(0, type.shape));
+    return values;
+  }
+  if (stored.shape.size() == type.shape.size() && stored.shape[0] % type.shape[0] != 0) {
+    return RowsLeftOver(source.path, stored, name, type);
+  }
+  // What is wrong with a number is said before the run begins.
+  for (int64_t step = 0; stored.dtype != type.dtype && step < values.period_; ++step) {
+    RETURN_IF_ERROR(values.Get(step).status());
   }
   return values;
 }
@@ -128,6 +139,15 @@ absl::StatusOr<InputValues> InputValues::Open(std::string_view name, const Tenso
 std::string InputValues::Fingerprint() const {
   constexpr size_t kHead = size_t{1} << 20;
   if (period_ == 0) return StrCat(name_, " random");
+  if (file_.has_value()) {
+    const auto most = static_cast<int64_t>(kHead / ByteSize(type_.dtype));
+    const int64_t count = std::min(most, NumElements(file_->type().shape));
+    const absl::StatusOr<Tensor> head = FromFile(0, {count});
+    // Open has converted it before.
+    const uint64_t digest =
+        head.ok() ? XXH3_64bits_withSeed(head->data(), head->num_bytes(), 0) : 0;
+    return DescribeSource(name_, period_, digest);
+  }
   uint64_t digest = 0;
   size_t left = kHead;
   const auto add = [&digest, &left](const Tensor& values) {
@@ -135,32 +155,30 @@ std::string InputValues::Fingerprint() const {
     digest = XXH3_64bits_withSeed(values.data(), size, digest);
     left -= size;
   };
-  if (files_.empty()) add(stored_);
-  for (int64_t step = 0; !files_.empty() && step < period_ && left > 0; ++step) {
+  for (int64_t step = 0; step < period_ && left > 0; ++step) {
     const absl::StatusOr<Tensor> values = Get(step);
     if (!values.ok()) break;  // the step that needs the file fails
     add(*values);
     if (values->num_bytes() == 0) break;  // the others are as empty
   }
-  return StrCat(name_, " ", Counted(period_, "step"), " ", fmt::format("{:016x}", digest));
+  return DescribeSource(name_, period_, digest);
+}
+
+absl::StatusOr<Tensor> InputValues::FromFile(int64_t first, const Shape& shape) const {
+  return Converted(file_->Values(first, shape), path_, name_, type_);
 }
 
 absl::StatusOr<Tensor> InputValues::Get(int64_t step) const {
   if (period_ == 0) return DrawInput(name_, type_, seed_, step);
+  if (is_constant_) return constant_;
   const int64_t index = step % period_;
-  if (!files_.empty()) {
-    const std::string& path = files_[static_cast<size_t>(index)];
-    ASSIGN_OR_RETURN(Tensor value, ReadAs(path, name_, type_));
-    if (value.shape() == type_.shape) return value;
-    return absl::InvalidArgumentError(StrCat(path, ": holds ", ToString(value.type()), "; input ",
-                                             name_, " is ", ToString(type_)));
-  }
-  if (is_constant_) return stored_;
-  Tensor value(type_);
-  std::memcpy(value.data(),
-              static_cast<const std::byte*>(stored_.data()) + index * value.num_bytes(),
-              value.num_bytes());
-  return value;
+  if (files_.empty()) return FromFile(index * NumElements(type_.shape), type_.shape);
+  const std::string& path = files_[static_cast<size_t>(index)];
+  ASSIGN_OR_RETURN(const Tensor stored, ReadNpy(path));
+  ASSIGN_OR_RETURN(Tensor value, Converted(stored, path, name_, type_));
+  if (value.shape() == type_.shape) return value;
+  return absl::InvalidArgumentError(
+      StrCat(path, ": holds ", ToString(value.type()), "; input ", name_, " is ", ToString(type_)));
 }
 
 }  // namespace penstock::cli

@@ -8,19 +8,25 @@
 // and a folder holds a file [8, 4] a step, in the order of their names, then from the start again.
 // Numbers are converted to the input's type: floats are rounded, integers must fit.
 //
+// A file of several steps is read where it lies in a mapped file, so it may be larger than the
+// memory; where its numbers are converted, all of them are looked at once, when it is opened.
+//
 // Thread rule: immutable; Get may be called from any thread.
 
 #ifndef PENSTOCK_CLI_INPUT_VALUES_H_
 #define PENSTOCK_CLI_INPUT_VALUES_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "cli/job.h"
+#include "cli/npy.h"
 
+#include "base/shape.h"
 #include "base/tensor.h"
 
 namespace penstock::cli {
@@ -53,12 +59,18 @@ class InputValues {
  private:
   InputValues() = default;
 
+  // Elements [first, first + count) of the file, where count is that of `shape`, in the input's
+  // type.
+  absl::StatusOr<Tensor> FromFile(int64_t first, const Shape& shape) const;
+
   std::string name_;
   TensorType type_;
   uint64_t seed_ = 0;
   int64_t period_ = 0;
   bool is_constant_ = false;
-  Tensor stored_;                   // of a file: the values of all steps, one after another
+  std::string path_;
+  std::optional<NpyFile> file_;     // the values of all steps, one after another
+  Tensor constant_;                 // if is_constant_
   std::vector<std::string> files_;  // of a folder, sorted
 };
 

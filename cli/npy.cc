@@ -339,6 +339,14 @@ void NpyFile::Read(int64_t first, double scale, absl::Span<float> values) const 
   }
 }
 
+Tensor NpyFile::Values(int64_t first, const Shape& shape) const {
+  Tensor values({type_.dtype, shape});
+  if (values.num_bytes() == 0) return values;
+  const uint8_t* from = data_ + static_cast<size_t>(first) * ByteSize(type_.dtype);
+  std::memcpy(values.data(), from, values.num_bytes());
+  return values;
+}
+
 absl::StatusOr<Tensor> ReadNpy(const std::string& path) {
   ASSIGN_OR_RETURN(const std::shared_ptr<const MappedFile> file, MapNpy(path));
   return NpyFromBytes(file->text(), path);

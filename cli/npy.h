@@ -36,6 +36,8 @@ class NpyFile {
   const TensorType& type() const { return type_; }
   // Elements from `first` on, each times `scale`, rounded to f32.
   void Read(int64_t first, double scale, absl::Span<float> values) const;
+  // As many elements as `shape` has, from `first` on, in the type of the file.
+  Tensor Values(int64_t first, const Shape& shape) const;
 
  private:
   NpyFile(TensorType type, std::shared_ptr<const MappedFile> file, const uint8_t* data)
