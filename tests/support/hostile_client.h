@@ -1,5 +1,6 @@
 // Connections to a coordinator that say wrong frames: records of a handshake that are changed, and,
-// after a handshake with the job's key, a hello and messages that are changed.
+// after a handshake with the job's key, a hello and messages that are changed. One of 16 says what
+// a node says, with a certificate of another authority, or of a time that is over or has not begun.
 //
 //   HostileClient client(address, key, 20'000);
 //   while (!client.is_done()) RunAStep();
@@ -22,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include <kj/async-io.h>
 
 #include "actors/cluster/control_loop_internal.h"
@@ -44,6 +46,15 @@ class HostileClient {
                                                         actors::control::ChannelSide::kNode)
                      .value()),
         loop_(actors::control::ControlLoop::Start().value()) {
+    using actors::control::ChannelSide;
+    using actors::control::SecureChannel;
+    const std::string job = actors::ParseJobKey(key).value();
+    const auto node = ChannelSide::kNode;
+    strangers_.push_back(SecureChannel::Create(std::string(job.size(), 'o'), node).value());
+    strangers_.push_back(
+        SecureChannel::Create(job, node, {-absl::Hours(48), -absl::Hours(24)}).value());
+    strangers_.push_back(
+        SecureChannel::Create(job, node, {absl::Hours(24), absl::Hours(48)}).value());
     own_frames_.insert(session_.substr(0, kControlHelloBytes));
     for (std::string& frame : SplitFrames(std::string_view(session_).substr(kControlHelloBytes))) {
       own_frames_.insert(std::move(frame));
@@ -63,6 +74,9 @@ class HostileClient {
   size_t num_said() const { return num_said_; }
   size_t num_connections() const { return num_connections_; }
   size_t num_handshakes() const { return num_handshakes_; }
+  // Connections with a wrong certificate, and bytes that the coordinator has said to them.
+  size_t num_strangers() const { return num_strangers_; }
+  size_t num_bytes_to_strangers() const { return num_bytes_to_strangers_; }
 
  private:
   // How long it waits for a connection to be closed.
@@ -90,10 +104,18 @@ class HostileClient {
           return connected.attach(kj::mv(where));
         })
         .then([this](kj::Own<kj::AsyncIoStream> stream) -> kj::Promise<void> {
-          if (num_connections_ % 2 == 0) return Say(kj::mv(stream), WrongRecords());
+          if (num_connections_ % 16 == 0) {
+            auto& stranger = *strangers_[num_strangers_++ % strangers_.size()];
+            return stranger.Secure(kj::mv(stream))
+                .then([this](auto&& secured) { return Say(kj::mv(secured), session_, 1); })
+                .then([this](size_t num_heard) { num_bytes_to_strangers_ += num_heard; });
+          }
+          if (num_connections_ % 2 == 0) {
+            return Say(kj::mv(stream), WrongRecords()).ignoreResult();
+          }
           return channel_->Secure(kj::mv(stream)).then([this](auto&& secured) {
             ++num_handshakes_;
-            return Say(kj::mv(secured), WrongMessages());
+            return Say(kj::mv(secured), WrongMessages()).ignoreResult();
           });
         })
         .exclusiveJoin(loop_->timer().afterDelay(10 * kj::SECONDS))
@@ -101,10 +123,15 @@ class HostileClient {
         .then([this] { return Talk(); });
   }
 
-  kj::Promise<void> Say(kj::Own<kj::AsyncIoStream> stream, std::string bytes) {
+  static constexpr size_t kMostHeard = 4096;
+
+  // Then waits for so many bytes, a closed connection or the end of its patience, and gives how
+  // many bytes it has heard; none, if that was its patience.
+  kj::Promise<size_t> Say(kj::Own<kj::AsyncIoStream> stream, std::string bytes,
+                          size_t num_to_hear = kMostHeard) {
     struct Said {
       std::string bytes;
-      char heard[4096];
+      char heard[kMostHeard];
       kj::Own<kj::AsyncIoStream> stream;
     };
     auto said = kj::heap<Said>();
@@ -112,9 +139,8 @@ class HostileClient {
     said->stream = kj::mv(stream);
     Said& it = *said;
     return it.stream->write(it.bytes.data(), it.bytes.size())
-        .then([&it] { return it.stream->tryRead(it.heard, sizeof(it.heard), sizeof(it.heard)); })
-        .ignoreResult()
-        .exclusiveJoin(loop_->timer().afterDelay(kPatience))
+        .then([&it, num_to_hear] { return it.stream->tryRead(it.heard, num_to_hear, kMostHeard); })
+        .exclusiveJoin(loop_->timer().afterDelay(kPatience).then([] { return size_t{0}; }))
         .attach(kj::mv(said));
   }
 
@@ -150,6 +176,9 @@ class HostileClient {
   FrameMutator mutator_;
   std::mt19937_64 random_{5};
   const std::unique_ptr<actors::control::SecureChannel> channel_;
+  std::vector<std::unique_ptr<actors::control::SecureChannel>> strangers_;
+  std::atomic<size_t> num_strangers_ = 0;
+  std::atomic<size_t> num_bytes_to_strangers_ = 0;
   std::atomic<size_t> num_said_ = 0;
   std::atomic<size_t> num_connections_ = 0;
   std::atomic<size_t> num_handshakes_ = 0;
