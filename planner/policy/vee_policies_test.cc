@@ -35,7 +35,8 @@ TEST(ZeroBubbleVTest, HasNoBubbleWithEqualTimes) {
   EXPECT_DOUBLE_EQ(RunPolicy(*policy, Vee(4, 8)).makespan_s, 25.5);
   for (int groups = 1; groups <= 8; ++groups) {
     for (int microbatches = 2 * groups - 1; microbatches <= 20; ++microbatches) {
-      SCOPED_TRACE(testing::Message() << groups << " groups, " << microbatches << " micro-batches");
+      SCOPED_TRACE(::testing::Message()
+                   << groups << " groups, " << microbatches << " micro-batches");
       const Timeline timeline = RunPolicy(*policy, Vee(groups, microbatches));
       EXPECT_NEAR(timeline.span_s, 3 * microbatches, 1e-9);
     }
@@ -90,8 +91,8 @@ TEST(ZeroBubbleVTest, KeepsWithinThePipelinesLimit) {
     for (int groups = 1; groups <= 8; ++groups) {
       for (const double limit : {1.5, 2.0, 3.0, 4.5, 7.0, 10.0}) {
         for (int microbatches = 1; microbatches <= 20; ++microbatches) {
-          SCOPED_TRACE(testing::Message() << groups << " groups, " << microbatches
-                                          << " micro-batches, limit " << limit);
+          SCOPED_TRACE(::testing::Message() << groups << " groups, " << microbatches
+                                            << " micro-batches, limit " << limit);
           Pipeline pipeline = Vee(groups, microbatches, 0.1);
           if (is_unequal) MakeUnequal(&pipeline);
           pipeline.memory_limit = limit;
