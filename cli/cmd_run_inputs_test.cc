@@ -207,7 +207,7 @@ TEST_F(CmdRunInputsTest, InputsOfDifferentNumbersOfStepsAreRefused) {
     return Call({"run", job, "--set",
                  StrCat("data.inputs={x=\"", Path("x.npy"), "\", y=\"", Path("y.npy"), "\"}")});
   };
-  EXPECT_THAT(run({12, 4}).err, HasSubstr("y.npy: holds f32[12, 4]; input y is f32[8, 4]: 4 rows "
+  EXPECT_THAT(run({12, 4}).err, HasSubstr("y.npy: holds f64[12, 4]; input y is f32[8, 4]: 4 rows "
                                           "would be left over after 1 step of 8 rows"));
   EXPECT_THAT(run({1, 8, 4}).err,
               HasSubstr("data.inputs: x has values for 10 steps and y for 1: they would get out "

@@ -74,7 +74,7 @@ TEST_F(InputValuesTest, RowsAreFedInOrderAndStartAgain) {
 
 TEST_F(InputValuesTest, RowsThatDoNotFillAStepAreRefused) {
   EXPECT_THAT(ErrorOf(File("x.npy", {5, 3})),
-              HasSubstr("x.npy: holds i32[5, 3]; input x is i32[2, 3]: 1 row would be left over "
+              HasSubstr("x.npy: holds i64[5, 3]; input x is i32[2, 3]: 1 row would be left over "
                         "after 2 steps of 2 rows; use a number of rows that is a multiple of 2"));
   EXPECT_THAT(ErrorOf(File("y.npy", {12, 3}), {DType::kI32, {8, 3}}),
               HasSubstr("4 rows would be left over after 1 step of 8 rows"));
@@ -119,7 +119,7 @@ TEST_F(InputValuesTest, AFolderHoldsAFileAStepInTheOrderOfNames) {
 }
 
 TEST_F(InputValuesTest, WhatDoesNotFitIsRefused) {
-  EXPECT_THAT(ErrorOf(File("x.npy", {1, 3})), HasSubstr("x.npy: holds i32[1, 3]; input x is"));
+  EXPECT_THAT(ErrorOf(File("x.npy", {1, 3})), HasSubstr("x.npy: holds i64[1, 3]; input x is"));
   EXPECT_THAT(ErrorOf(File("y.npy", {2, 4})), HasSubstr("expected [2, 3], more rows"));
   EXPECT_THAT(ErrorOf(File("z.npy", {4}), {DType::kI32, {2}}), "no error");
   EXPECT_THAT(ErrorOf(File("f.npy", {2, 3}), {DType::kF32, {2, 3}}), HasSubstr("f.npy: "));
