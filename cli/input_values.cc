@@ -1,7 +1,6 @@
 #include "cli/input_values.h"
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -63,10 +62,6 @@ int64_t StepsIn(const Shape& stored, const Shape& wanted) {
   if (stored.size() != wanted.size() || wanted.empty() || wanted[0] == 0) return 0;
   if (!std::equal(wanted.begin() + 1, wanted.end(), stored.begin() + 1)) return 0;
   return stored[0] / wanted[0];
-}
-
-std::string DescribeSource(std::string_view name, int64_t period, uint64_t digest) {
-  return StrCat(name, " ", Counted(period, "step"), " ", fmt::format("{:016x}", digest));
 }
 
 }  // namespace
@@ -139,15 +134,6 @@ absl::StatusOr<InputValues> InputValues::Open(std::string_view name, const Tenso
 std::string InputValues::Fingerprint() const {
   constexpr size_t kHead = size_t{1} << 20;
   if (period_ == 0) return StrCat(name_, " random");
-  if (file_.has_value()) {
-    const auto most = static_cast<int64_t>(kHead / ByteSize(type_.dtype));
-    const int64_t count = std::min(most, NumElements(file_->type().shape));
-    const absl::StatusOr<Tensor> head = FromFile(0, {count});
-    // Open has converted it before.
-    const uint64_t digest =
-        head.ok() ? XXH3_64bits_withSeed(head->data(), head->num_bytes(), 0) : 0;
-    return DescribeSource(name_, period_, digest);
-  }
   uint64_t digest = 0;
   size_t left = kHead;
   const auto add = [&digest, &left](const Tensor& values) {
@@ -155,13 +141,19 @@ std::string InputValues::Fingerprint() const {
     digest = XXH3_64bits_withSeed(values.data(), size, digest);
     left -= size;
   };
-  for (int64_t step = 0; step < period_ && left > 0; ++step) {
+  if (file_.has_value()) {
+    const auto most = static_cast<int64_t>(kHead / ByteSize(type_.dtype));
+    const absl::StatusOr<Tensor> head =
+        FromFile(0, {std::min(most, NumElements(file_->type().shape))});
+    if (head.ok()) add(*head);  // as it is: Open has converted all numbers
+  }
+  for (int64_t step = 0; !files_.empty() && step < period_ && left > 0; ++step) {
     const absl::StatusOr<Tensor> values = Get(step);
     if (!values.ok()) break;  // the step that needs the file fails
     add(*values);
     if (values->num_bytes() == 0) break;  // the others are as empty
   }
-  return DescribeSource(name_, period_, digest);
+  return StrCat(name_, " ", Counted(period_, "step"), " ", fmt::format("{:016x}", digest));
 }
 
 absl::StatusOr<Tensor> InputValues::FromFile(int64_t first, const Shape& shape) const {

@@ -4,9 +4,9 @@
 Usage: thread_safety_check.py SOURCE_FOLDER BUILD_FOLDER [FILE...]
 
 Analyses the sources that have a lock or such an annotation, and those of a header that has one:
-names.cc and names_more.cc of names.h or names_internal.h; but no tests, of whose own locks
-ThreadSanitizer reports what they get wrong. The flags are those of the compile database of the
-build folder. Returns 77, "skipped", where there is no clang++.
+names.cc and names_more.cc of names.h or names_internal.h; no tests. Sources that a unity build
+compiles together are analysed together. The flags are those of the compile database of the build
+folder. Returns 77, "skipped", where there is no clang++.
 """
 
 import json
@@ -23,7 +23,7 @@ JOBS = 2
 COMPILERS = ["clang++"] + [f"clang++-{version}" for version in range(20, 13, -1)]
 LOCKED = re.compile(r"\bABSL_(PT_)?GUARDED_BY\b|\bABSL_\w+_LOCKS?_REQUIRED\b|\babsl::\w*Mutex")
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
-ERROR = re.compile(r"^([^:\n]+):(?:\d+:\d+: (?:fatal )?error:| )", re.MULTILINE)
+ERROR = re.compile(r"^([^:\n]+):\d+:\d+: (?:fatal )?error:", re.MULTILINE)
 # Flags with a path as their next word.
 WITH_PATH = ("-I", "-isystem", "-iquote")
 
@@ -74,9 +74,9 @@ def sources_to_check(source_folder, database):
     for entry in single_entries(database):
         full = os.path.join(entry["directory"], entry["file"])
         path = os.path.relpath(full, source_folder)
-        if path.startswith("..") or not path.endswith(".cc") or not os.path.exists(full):
+        if path.startswith("..") or not path.endswith(".cc") or path.endswith("_test.cc"):
             continue
-        if path.endswith("_test.cc"):
+        if not os.path.exists(full):
             continue
         headers = [header for header in INCLUDE.findall(read(full)) if is_of(path, header)]
         if any(has_lock(source_folder, file) for file in [path, *headers]):
