@@ -6,7 +6,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+// Joins two words of which one may be a macro, as the name of ASSIGN_OR_RETURN's own variable.
 #define PENSTOCK_CONCAT_INNER(a, b) a##b
+// The same with its arguments expanded.
 #define PENSTOCK_CONCAT(a, b) PENSTOCK_CONCAT_INNER(a, b)
 
 // Returns the status of `expression` from the enclosing function unless it is OK.
@@ -18,6 +20,7 @@
 // Assigns the value of a StatusOr expression to `target`, or returns its error.
 #define ASSIGN_OR_RETURN(target, expression) \
   ASSIGN_OR_RETURN_IMPL(PENSTOCK_CONCAT(status_or_, __LINE__), target, expression)
+// ASSIGN_OR_RETURN with the name of the variable that holds the StatusOr.
 #define ASSIGN_OR_RETURN_IMPL(temporary, target, expression) \
   auto temporary = (expression);                             \
   if (!temporary.ok()) return temporary.status();            \

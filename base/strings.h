@@ -24,6 +24,7 @@ inline std::string_view ToStd(absl::string_view text) { return {text.data(), tex
 
 namespace internal {
 
+// What absl::StrCat takes: the view of Abseil for the standard one, all else as it is.
 template <typename T>
 decltype(auto) ForAbsl(const T& value) {
   if constexpr (std::is_same_v<T, std::string_view>) {
@@ -35,16 +36,20 @@ decltype(auto) ForAbsl(const T& value) {
 
 }  // namespace internal
 
+// The texts of all parts, one after the other. A part is what absl::StrCat takes, or a
+// std::string_view.
 template <typename... Parts>
 std::string StrCat(const Parts&... parts) {
   return absl::StrCat(internal::ForAbsl(parts)...);
 }
 
+// Appends StrCat(parts...) to `text`, of which no part may be a view.
 template <typename... Parts>
 void StrAppend(std::string* text, const Parts&... parts) {
   absl::StrAppend(text, internal::ForAbsl(parts)...);
 }
 
+// The elements of `range`, each as StrCat writes it, with `separator` between them.
 template <typename Range>
 std::string StrJoin(const Range& range, std::string_view separator) {
   return absl::StrJoin(range, ToAbsl(separator),
