@@ -204,6 +204,15 @@ class MpirunDeathTest(LaunchDeaths, TwoHostsDeathTest):
         self.launch_members()
         self.check_member(self.member("OMPI_COMM_WORLD_RANK", 1))
 
+    def test_a_member_that_is_killed_with_its_node(self):
+        """mpirun names it."""
+        self.launch_members()
+        member = self.member("OMPI_COMM_WORLD_RANK", 1)
+        begin = time.monotonic()
+        os.kill(member, signal.SIGKILL)
+        self.check_named(begin, rf"mpirun noticed that process rank 1 with PID {member} on node n2 exited on "
+                         r"signal 9 \(Killed\)")
+
     def test_the_program_that_has_started_all_members(self):
         self.launch_members()
         begin = time.monotonic()

@@ -59,6 +59,20 @@ class SlurmTest(unittest.TestCase):
         self.assertEqual(errors.count("joined: rank "), 4)
         self.assertNotIn("cpu binding", errors)
 
+    def test_launch_in_a_script_of_sbatch(self):
+        script = self.folder / "job.sh"
+        script.write_text(f"""#!/bin/sh
+#SBATCH -N 2 --ntasks-per-node=2 --output={self.folder}/%x.out --error={self.folder}/%x.err --job-name=demo
+exec {PENSTOCK} launch -- {self.job} --json
+""")
+        done = subprocess.run(["sbatch", "--wait", script], capture_output=True, text=True, check=False,
+                              timeout=PATIENCE_S, env=self.cluster.environment)
+        errors = (self.folder / "demo.err").read_text()
+        self.assertEqual(done.returncode, 0, done.stderr + errors)
+        self.assertEqual(losses((self.folder / "demo.out").read_text()), self.expected)
+        self.assertRegex(errors, r"launch: 4 processes on 2 hosts through \S*/srun\n")
+        self.assertIsNone(secret_in(errors))
+
     def test_what_srun_says_of_cores_is_shown_where_it_is_asked(self):
         errors = self.run_in_slurm("salloc", "-N", "2", "--ntasks-per-node=2", PENSTOCK, "launch",
                                    "--through", "srun --cpu-bind=verbose,none", "--", self.job, "--json")

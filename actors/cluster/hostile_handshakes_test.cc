@@ -10,7 +10,6 @@
 #include <barrier>
 #include <chrono>
 #include <cstdlib>
-#include <functional>
 #include <memory>
 #include <random>
 #include <set>
@@ -33,11 +32,13 @@
 #include "tests/support/control_harness.h"
 #include "tests/support/frame_mutator.h"
 #include "tests/support/sanitizers.h"
+#include "tests/support/tapped_stream.h"
 
 namespace penstock::actors::control {
 namespace {
 
 using testing::kHasSanitizer;
+using testing::TappedStream;
 
 constexpr size_t kNumFrames = kHasSanitizer ? 2'000 : 20'000;
 // What the process may grow by meanwhile. A sanitizer keeps what was freed.
@@ -48,47 +49,6 @@ size_t PeakBytes() {
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<size_t>(usage.ru_maxrss) << 10;
 }
-
-// Changes or keeps what one side says; `change` gets each text with its number, counted from 0.
-class TappedStream final : public kj::AsyncIoStream {
- public:
-  using Change = std::function<std::string(size_t number, std::string said)>;
-
-  TappedStream(kj::Own<kj::AsyncIoStream> stream, Change change)
-      : stream_(kj::mv(stream)), change_(std::move(change)) {}
-
-  kj::Promise<size_t> read(void* buffer, size_t min_bytes, size_t max_bytes) override {
-    return stream_->read(buffer, min_bytes, max_bytes);
-  }
-  kj::Promise<size_t> tryRead(void* buffer, size_t min_bytes, size_t max_bytes) override {
-    return stream_->tryRead(buffer, min_bytes, max_bytes);
-  }
-  kj::Promise<void> write(const void* buffer, size_t size) override {
-    return Say(std::string(static_cast<const char*>(buffer), size));
-  }
-  kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
-    std::string said;
-    for (const auto& piece : pieces) {
-      said.append(reinterpret_cast<const char*>(piece.begin()), piece.size());
-    }
-    return Say(std::move(said));
-  }
-  kj::Promise<void> whenWriteDisconnected() override { return stream_->whenWriteDisconnected(); }
-  void shutdownWrite() override { stream_->shutdownWrite(); }
-  void abortRead() override { stream_->abortRead(); }
-
- private:
-  kj::Promise<void> Say(std::string said) {
-    auto changed = std::make_unique<std::string>(change_(number_++, std::move(said)));
-    if (changed->empty()) return kj::READY_NOW;
-    auto written = stream_->write(changed->data(), changed->size());
-    return written.attach(kj::heap(std::move(changed)));
-  }
-
-  kj::Own<kj::AsyncIoStream> stream_;
-  const Change change_;
-  size_t number_ = 0;
-};
 
 std::string Unchanged(size_t, std::string said) { return said; }
 

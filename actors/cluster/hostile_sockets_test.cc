@@ -292,20 +292,23 @@ TEST_P(HostileSocketsTest, HalfOpenConnectionsDoNotDisturbAJob) {
     }
     ASSERT_NO_FATAL_FAILURE(run_step());
   }
-  // Meanwhile one that has the key says what no node says, another what no client of TLS does, and
-  // some have wrong certificates.
+  // Meanwhile one that has the key says what no node says, another what no client of TLS does,
+  // some have wrong certificates, and some say again what one with the key has said.
   {
     testing::HostileClient hostile(join_address, job_key,
                                    testing::NumHostileFrames(kHasSanitizer ? 1'000 : 20'000));
     const int before_frames = num_steps;
     while (!hostile.is_done()) ASSERT_NO_FATAL_FAILURE(run_step());
     EXPECT_GT(hostile.num_handshakes(), hostile.num_connections() / 3);
+    EXPECT_GT(hostile.num_replays(), 0u);
     EXPECT_GT(hostile.num_strangers(), 0u);
     EXPECT_EQ(hostile.num_bytes_to_strangers(), 0u);
     printf(
-        "%zu changed frames on %zu connections, %zu with a wrong certificate, %d steps meanwhile\n",
-        hostile.num_said(), hostile.num_connections(), hostile.num_strangers(),
-        num_steps - before_frames);
+        "%zu changed frames on %zu connections, %zu replayed, %zu with a wrong certificate, %d "
+        "steps "
+        "meanwhile\n",
+        hostile.num_said(), hostile.num_connections(), hostile.num_replays(),
+        hostile.num_strangers(), num_steps - before_frames);
   }
   std::future<absl::Status> late = StartNode(join_address, job_key);
   while (late.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {

@@ -1,6 +1,7 @@
 // Connections to a coordinator that say wrong frames: records of a handshake that are changed, and,
 // after a handshake with the job's key, a hello and messages that are changed. One of 16 says what
-// a node says, with a certificate of another authority, or of a time that is over or has not begun.
+// a node says, with a certificate of another authority, or of a time that is over or has not begun;
+// another one of 16 says again, byte for byte, what one with the key has said.
 //
 //   HostileClient client(address, key, 20'000);
 //   while (!client.is_done()) RunAStep();
@@ -31,6 +32,7 @@
 #include "actors/cluster/secure_channel_internal.h"
 #include "tests/support/control_harness.h"
 #include "tests/support/frame_mutator.h"
+#include "tests/support/tapped_stream.h"
 
 namespace penstock::testing {
 
@@ -74,6 +76,7 @@ class HostileClient {
   size_t num_said() const { return num_said_; }
   size_t num_connections() const { return num_connections_; }
   size_t num_handshakes() const { return num_handshakes_; }
+  size_t num_replays() const { return num_replays_; }
   // Connections with a wrong certificate, and bytes that the coordinator has said to them.
   size_t num_strangers() const { return num_strangers_; }
   size_t num_bytes_to_strangers() const { return num_bytes_to_strangers_; }
@@ -110,6 +113,7 @@ class HostileClient {
                 .then([this](auto&& secured) { return Say(kj::mv(secured), session_, 1); })
                 .then([this](size_t num_heard) { num_bytes_to_strangers_ += num_heard; });
           }
+          if (num_connections_ % 16 == 8) return Replay(kj::mv(stream));
           if (num_connections_ % 2 == 0) {
             return Say(kj::mv(stream), WrongRecords()).ignoreResult();
           }
@@ -121,6 +125,21 @@ class HostileClient {
         .exclusiveJoin(loop_->timer().afterDelay(10 * kj::SECONDS))
         .catch_([](const kj::Exception&) {})
         .then([this] { return Talk(); });
+  }
+
+  // The first time, says what a node says, and keeps what that is on the wire.
+  kj::Promise<void> Replay(kj::Own<kj::AsyncIoStream> stream) {
+    if (!recorded_.empty()) {
+      ++num_replays_;
+      return Say(kj::mv(stream), recorded_).ignoreResult();
+    }
+    return channel_
+        ->Secure(kj::heap<TappedStream>(kj::mv(stream),
+                                        [this](size_t, std::string said) {
+                                          recorded_ += said;
+                                          return said;
+                                        }))
+        .then([this](auto&& secured) { return Say(kj::mv(secured), session_).ignoreResult(); });
   }
 
   static constexpr size_t kMostHeard = 4096;
@@ -175,8 +194,10 @@ class HostileClient {
   // The loop's thread's:
   FrameMutator mutator_;
   std::mt19937_64 random_{5};
+  std::string recorded_;  // the bytes of a connection
   const std::unique_ptr<actors::control::SecureChannel> channel_;
   std::vector<std::unique_ptr<actors::control::SecureChannel>> strangers_;
+  std::atomic<size_t> num_replays_ = 0;
   std::atomic<size_t> num_strangers_ = 0;
   std::atomic<size_t> num_bytes_to_strangers_ = 0;
   std::atomic<size_t> num_said_ = 0;

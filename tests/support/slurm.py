@@ -12,7 +12,7 @@ import time
 from tests.support.launched_job import PATIENCE_S, free_ports
 
 PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "salloc")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "sbatch")
 
 
 def why_not():
