@@ -129,7 +129,7 @@ exec ip netns exec {network.prefix}h$number unshare --uts sh -c \
                  re.findall(r"joined: rank (\d) on 10\.77\.0\.(\d): device", result.stderr)}
         hosts = [ranks[rank] for rank in sorted(ranks)]  # a device each
         stages = {int(device): int(stage) for device, stage in
-                  re.findall(r"(?m)^\| (\d) \| (\d) \| [0-9.]+ [KM]iB \|", report.read_text())}
+                  re.findall(r"(?m)^\| (\d) \| (\d) \| [0-9.]+ (?:[KM]i)?B \|", report.read_text())}
         self.assertEqual(sorted(stages), list(range(len(hosts))), report.read_text())
         racks = [int(host[-1]) % 2 for host in hosts]
         boundaries = [i for i in range(1, len(racks)) if racks[i] != racks[i - 1]]
