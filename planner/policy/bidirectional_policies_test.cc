@@ -97,7 +97,7 @@ TEST(DualPipeTest, HasAtMostTheStatedBubble) {
   for (const Times& t : {Times{1, 1, 1}, Times{10, 11, 9}, Times{5, 7, 3}}) {
     for (const int groups : {2, 4, 6, 8}) {
       for (int microbatches = groups; microbatches <= 20; ++microbatches) {
-        SCOPED_TRACE(testing::Message() << groups << " groups, " << microbatches);
+        SCOPED_TRACE(::testing::Message() << groups << " groups, " << microbatches);
         const Pipeline pipeline = Bidirectional(groups, microbatches, t.f, t.b, t.w);
         const Timeline timeline = RunPolicy(*internal::MakeDualPipe(), pipeline);
         const double bubble = timeline.makespan_s - 2 * microbatches * (t.f + t.b + t.w);

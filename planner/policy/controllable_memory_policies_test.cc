@@ -39,7 +39,8 @@ TEST(ControllableMemoryTest, HasTheBubblesOfTheAuthorsPlanner) {
   const int min[] = {0, 3, 5, 11, 15, 17, 23, 27};
   for (int groups = 1; groups <= 8; ++groups) {
     for (const int microbatches : {8, 13, 20}) {
-      SCOPED_TRACE(testing::Message() << groups << " groups, " << microbatches << " micro-batches");
+      SCOPED_TRACE(::testing::Message()
+                   << groups << " groups, " << microbatches << " micro-batches");
       const Pipeline pipeline = VeePolicy(groups, microbatches);
       EXPECT_DOUBLE_EQ(RunPolicy(*internal::MakeVHalf(), pipeline).makespan_s,
                        3 * microbatches + half[groups - 1] / 2.0);
@@ -53,7 +54,8 @@ TEST(ControllableMemoryTest, HasTheBubblesOfTheAuthorsPlanner) {
 TEST(ControllableMemoryTest, KeepsAHalfOrAThirdOfOneForwardOneBackward) {
   for (int groups = 1; groups <= 16; ++groups) {
     for (int microbatches = 1; microbatches <= 40; ++microbatches) {
-      SCOPED_TRACE(testing::Message() << groups << " groups, " << microbatches << " micro-batches");
+      SCOPED_TRACE(::testing::Message()
+                   << groups << " groups, " << microbatches << " micro-batches");
       const Pipeline pipeline = VeePolicy(groups, microbatches);
       EXPECT_LE(LargestPeak(RunPolicy(*internal::MakeVHalf(), pipeline)), (groups + 2) / 2);
       EXPECT_LE(LargestPeak(RunPolicy(*internal::MakeVMin(), pipeline)), (groups + 4) / 3);
