@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 
 #include "planner/sharding/axis_pieces.h"
 
@@ -33,8 +34,8 @@ PieceSet Bit(int piece) { return PieceSet{1} << piece; }
 using PieceList = std::string;
 
 struct State {
-  std::vector<PieceList> dims;  // major first
-  PieceSet unreduced = 0;       // pieces that the value is partial over, and will not be
+  absl::InlinedVector<PieceList, 4> dims;  // major first
+  PieceSet unreduced = 0;                  // pieces that the value is partial over, and will not be
 
   template <typename H>
   friend H AbslHashValue(H hash, const State& state) {
@@ -52,17 +53,50 @@ struct Visit {
   bool is_settled = false;
 };
 
-// The states that one way has reached.
+// The states that one way has reached, the most promising ones settled first (A*: Hart, Nilsson and
+// Raphael, 1968).
 class Frontier {
  public:
-  // `least_left` tells what the rest of the way costs at least, of a state.
-  Frontier(const State& start, double bound, std::function<double(const State&)> least_left)
-      : bound_(bound), least_left_(std::move(least_left)) {
-    Reach(start, 0, kNoState, "");
+  // `least_left` tells what the rest of the way to `end` costs at least, of a state; it falls by no
+  // more than a step costs. A way that costs `bound` is of no use.
+  Frontier(const State& start, const State& end, double bound,
+           std::function<double(const State&)> least_left)
+      : end_(end), bound_(bound), least_left_(std::move(least_left)) {
+    Add(start, 0, kNoState, "", least_left_(start));
   }
 
   void Reach(const State& state, double cost, uint32_t neighbour, std::string_view op) {
-    if (cost >= bound_ || cost + least_left_(state) >= bound_) return;
+    const double least = cost + least_left_(state);
+    if (least < bound_) Add(state, cost, neighbour, op, least);
+  }
+
+  // The most promising state that was not settled yet; kNoState when there is none, when it is the
+  // end, or when there were enough.
+  uint32_t Settle() {
+    while (!queue_.empty() && num_settled_ < kMaxStates) {
+      const auto [least, index] = queue_.top();
+      if (least > bound_) return kNoState;
+      queue_.pop();
+      if (visits_[index].is_settled) continue;
+      visits_[index].is_settled = true;
+      ++num_settled_;
+      return visits_[index].state == end_ ? kNoState : index;
+    }
+    return kNoState;
+  }
+
+  // What a way costs at most: the bound, or the way that was found.
+  double bound() const { return bound_; }
+  const std::vector<Visit>& visits() const { return visits_; }
+  uint32_t Find(const State& state) const {
+    const auto it = indices_.find(state);
+    return it == indices_.end() ? kNoState : it->second;
+  }
+
+ private:
+  using Entry = std::pair<double, uint32_t>;
+
+  void Add(const State& state, double cost, uint32_t neighbour, std::string_view op, double least) {
     const auto [it, is_new] = indices_.try_emplace(state, static_cast<uint32_t>(visits_.size()));
     if (is_new) {
       visits_.push_back({state, cost, neighbour, op});
@@ -73,32 +107,12 @@ class Frontier {
       visit.neighbour = neighbour;
       visit.op = op;
     }
-    queue_.emplace(cost, it->second);
+    queue_.emplace(least, it->second);
+    if (state == end_) bound_ = cost;
   }
 
-  // The cheapest state that was not settled yet; kNoState when there is none, or there were enough.
-  uint32_t Settle() {
-    while (!queue_.empty() && num_settled_ < kMaxStates) {
-      const uint32_t index = queue_.top().second;
-      queue_.pop();
-      if (visits_[index].is_settled) continue;
-      visits_[index].is_settled = true;
-      ++num_settled_;
-      return index;
-    }
-    return kNoState;
-  }
-
-  const std::vector<Visit>& visits() const { return visits_; }
-  uint32_t Find(const State& state) const {
-    const auto it = indices_.find(state);
-    return it == indices_.end() ? kNoState : it->second;
-  }
-
- private:
-  using Entry = std::pair<double, uint32_t>;
-
-  const double bound_;
+  const State& end_;
+  double bound_;
   const std::function<double(const State&)> least_left_;
   std::vector<Visit> visits_;
   absl::flat_hash_map<State, uint32_t> indices_;
@@ -122,21 +136,19 @@ class Search {
   }
 
   std::vector<ReshardStep> Run() {
-    // What a device holds more of afterwards was gathered.
-    Frontier forwards(start_, bound_, [this](const State& state) {
-      return std::max(Tile(goal_) - Tile(state), 0.0);
+    // What a device holds more of afterwards was gathered, in a step at least.
+    Frontier forwards(start_, goal_, bound_, [this](const State& state) {
+      return std::max(Tile(goal_) - Tile(state), 0.0) + (state == goal_ ? 0 : kReshardStepCost);
     });
     for (uint32_t i = forwards.Settle(); i != kNoState; i = forwards.Settle()) {
       const Visit visit = forwards.visits()[i];
-      if (visit.state == goal_) break;
       Follow(visit, i, &forwards);
     }
-    Frontier backwards(goal_, bound_, [this](const State& state) {
-      return std::max(Tile(state) - Tile(start_), 0.0);
+    Frontier backwards(goal_, start_, forwards.bound(), [this](const State& state) {
+      return std::max(Tile(state) - Tile(start_), 0.0) + (state == start_ ? 0 : kReshardStepCost);
     });
     for (uint32_t i = backwards.Settle(); i != kNoState; i = backwards.Settle()) {
       const Visit visit = backwards.visits()[i];
-      if (visit.state == start_) break;
       Precede(visit, i, &backwards);
     }
     return Join(forwards, backwards);
