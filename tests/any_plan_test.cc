@@ -350,6 +350,9 @@ const Layout kExpertLayouts[] = {
     {"dp=2,tp=2,ep=2,recompute=selective", 4, 2, "1f1b"},
     {"dp=2,pp=2,ep=2,offload=all", 4, 4, "1f1b"},
     {"dp=2,tp=2,ep=2,subbatches=2", 4, 2, "1f1b"},
+    {"dp=2,ep=2,cp=2", 4, 2, "1f1b"},
+    {"dp=2,ep=2,cp=2,ulysses=true,zero=3", 4, 1, "1f1b"},
+    {"dp=2,pp=2,ep=2,cp=2", 8, 4, "1f1b"},
 };
 
 struct ExpertSettings {

@@ -60,7 +60,7 @@ void ChooseData(const Strategy& base, int64_t num_devices, const SearchLimits& l
 void ChooseExperts(const Strategy& base, int64_t, const SearchLimits& limits,
                    std::vector<Strategy>* out) {
   for (const int64_t ep : DivisorsOf(base.dp)) {
-    if (ep > limits.ep || (ep > 1 && base.cp > 1)) break;
+    if (ep > limits.ep) break;
     Strategy& strategy = out->emplace_back(base);
     strategy.ep = ep;
   }

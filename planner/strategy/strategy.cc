@@ -271,11 +271,6 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
   if (strategy.ulysses && strategy.cp == 1) {
     return refuse("ulysses=true is a form of context parallelism: set cp to 2 or more");
   }
-  if (strategy.cp > 1 && strategy.ep > 1) {
-    return refuse(StrCat("cp=", strategy.cp, " and ep=", strategy.ep,
-                         " do not combine: experts take the tokens of whole sequences; set one of "
-                         "them to 1"));
-  }
   return std::optional<Strategy>(strategy);
 }
 

@@ -162,7 +162,6 @@ TEST(ParseStrategyTest, ErrorsNameTheAxis) {
       {"cp=0", "'cp' is '0'"},
       {"dp=2,ulysses=true", "set cp to 2"},
       {"cp=2,ulysses=2", "ulysses is '2', not true or false"},
-      {"dp=2,ep=2,cp=2", "cp=2 and ep=2 do not combine"},
       {"ep=2", "ep=2 does not divide dp=1"},
       {"dp=4,ep=3", "ep=3 does not divide dp=4"},
   };
