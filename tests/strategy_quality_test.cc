@@ -1,11 +1,13 @@
 // How good the plans of strategies are, not only whether they are right: the collectives of a
 // training step by kind, with the bytes that they reduce or gather, and the memory of a device.
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 
@@ -139,6 +141,27 @@ class StrategyQualityTest : public PlannerFixture {
     return tensors;
   }
 
+  // Redistributions of a pass by operator, but of values that only the update reads and of scalars.
+  static std::map<std::string, int> CountsOf(const graph::Graph& lowered, graph::Phase phase) {
+    std::map<std::string, int> counts;
+    const std::vector<std::vector<graph::NodeId>> users = lowered.Users();
+    for (const graph::Node& node : lowered.nodes()) {
+      const std::string op(node.op->name());
+      if (node.phase != phase ||
+          !(op.starts_with("all_") || op == "reduce_scatter" || op == "permute")) {
+        continue;
+      }
+      const graph::ValueId result = node.results[0];
+      if (lowered.value(result).type.num_elements() == 1) continue;
+      const std::vector<graph::NodeId>& readers = users[static_cast<size_t>(result)];
+      const bool is_of_update = std::all_of(readers.begin(), readers.end(), [&](graph::NodeId id) {
+        return lowered.node(id).phase == graph::Phase::kUpdate;
+      });
+      if (!is_of_update) ++counts[op];
+    }
+    return counts;
+  }
+
   // Bytes that a device sends to other stages in a step.
   static int64_t SentBytes(const Plan& plan, uint32_t device) {
     int64_t bytes = 0;
@@ -199,6 +222,39 @@ TEST_F(StrategyQualityTest, TensorParallel) {
                                 Traffic{4 * setting.layers + 5,
                                         (4 * setting.layers + 2) * activation + 3 * per_token}),
                            Pair("all_reduce scalar", Traffic{1, 4})));
+}
+
+// What the tests here count in a whole step, told apart by the pass that it belongs to; without the
+// sums of parameters' gradients. With L layers: of tp, 2 L sums in either pass, and one for the
+// embedding, three for the loss and one for the head's input gradient; of sp, as many pairs, and
+// what the gradients of weights gather again; of the ring with c devices, (c - 1) L exchanges
+// forward, and twice as many backward; of Ulysses, 2 L each way.
+TEST_F(StrategyQualityTest, EachPassCommunicatesAsExpected) {
+  constexpr int kLayers = 4;
+  using Counts = std::map<std::string, int>;
+  struct Case {
+    std::string strategy;
+    Counts forward;
+    Counts backward;         // of activations
+    Counts weight_backward;  // of parameters
+  };
+  const Case cases[] = {
+      {"tp=2", {{"all_reduce", 2 * kLayers + 1 + 3}}, {{"all_reduce", 2 * kLayers + 1}}, {}},
+      {"tp=2,sp=true",
+       {{"reduce_scatter", 2 * kLayers + 1}, {"all_gather", 2 * kLayers + 1}, {"all_reduce", 3}},
+       {{"reduce_scatter", 2 * kLayers + 1}, {"all_gather", 2 * kLayers}},
+       {{"all_gather", 2 * kLayers + 1}, {"reduce_scatter", 1}}},  // of the embedding's table
+      {"cp=2", {{"permute", kLayers}}, {{"permute", 2 * kLayers}}, {}},
+      {"cp=4", {{"permute", 3 * kLayers}}, {{"permute", 6 * kLayers}}, {}},
+      {"cp=2,ulysses=true", {{"all_to_all", 2 * kLayers}}, {{"all_to_all", 2 * kLayers}}, {}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.strategy);
+    const graph::Graph lowered = Lower(TrainingGraph({c.strategy}));
+    EXPECT_EQ(CountsOf(lowered, graph::Phase::kForward), c.forward);
+    EXPECT_EQ(CountsOf(lowered, graph::Phase::kBackward), c.backward);
+    EXPECT_EQ(CountsOf(lowered, graph::Phase::kWeightBackward), c.weight_backward);
+  }
 }
 
 // Each sum of activations is reduced in as many parts: the same bytes, and hardly more memory. The
