@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
 """Compares the strategy that `auto` chooses with others, predicted and measured, on this machine.
 
-    compare.py [--media memory,1gbit] [--case NAME] [--rounds N] [--seconds S] [--cluster CLUSTER]
+    compare.py [--media memory,1gbit] [--case NAME] [--rounds N] [--seconds S] [--profile FILE]
                [-o TABLE.md]
 
 A case is a model, a number of devices of one thread each, and what joins them: shared memory (a
 process a device), or two network namespaces with half of the devices each, behind links of a rate
-as tc writes it. For each case and each of at least twelve strategies, `penstock plan` predicts a
-step and `penstock run` takes as many as are predicted to take some seconds, in several rounds over
-all strategies; the least of the rounds' median step times counts, because whatever else runs on the
-machine only adds to it. Prints a table
-in Markdown: predicted and measured times, their ratio, the rank correlation (Kendall's tau) of a
-case, and how the choice of `auto` compares with the fastest. The exit status is 1 if `auto` is
-measured slower than 1.05 times the fastest in some case. All cases take three quarters of an hour.
+as tc writes it. First `penstock profile` measures this machine, unless --profile names what it has
+written before. For each case and each of at least twelve strategies, `penstock plan` predicts a step
+from that, and `penstock run` takes as many as are predicted to take some seconds, in several rounds
+over all strategies; the least of the rounds' median step times counts, because whatever else runs on
+the machine only adds to it. Prints a table in Markdown: predicted and measured times, their ratio,
+the rank correlation (Kendall's tau) of a case, and how the choice of `auto` compares with the
+fastest. The exit status is 1 if `auto` is measured slower than 1.05 times the fastest in some case.
+All cases take three quarters of an hour.
 
 Links need root and the packages iproute2 and util-linux (taskset). PENSTOCK names the command
 (default: build/bin/penstock).
@@ -25,6 +26,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -112,26 +114,38 @@ def kendall_tau(pairs):
     return score / max(count, 1)
 
 
-class Case:
-    """A model on devices that a medium joins."""
+def describe(profile, devices, medium):
+    """The text of a profile of this machine, with the devices and hosts of a case."""
+    if medium == "memory":
+        return re.sub(r"(?m)^fan_out = .*$", f"fan_out = {devices}", profile)
+    text = re.sub(r"(?m)^devices_at_once = .*$", "devices_at_once = 1", profile)  # a core (run_over)
+    text = re.sub(r"(?m)^fan_out = .*$", f"fan_out = {devices // HOSTS}", text)
+    bytes_per_s = over_network.LINE_SHARE * over_network.bits_per_second(medium) / 8
+    return text + f"""
+[[level]]
+name = "network"
+fan_out = {HOSTS}
+bytes_per_s = {bytes_per_s}
+latency_s = {over_network.LATENCY_US * 1e-6}
+"""
 
-    def __init__(self, model, devices, medium, network, job, arguments):
+
+class Case:
+    """A model on devices that a medium joins; predictions read the file `cluster`."""
+
+    def __init__(self, model, devices, medium, network, job, cluster, arguments):
         self.model = model
         self.devices = devices
         self.medium = medium
         self.network = network  # none: shared memory
         self.job = job
+        self.cluster = cluster
         self.arguments = arguments
 
     def predict(self, strategy, microbatches, schedule):
         command = [PENSTOCK, "plan", self.job, "--json",
                    *settings(self.model, self.devices, strategy, microbatches, schedule)]
-        if self.network is not None:
-            command += over_network.link_settings(HOSTS, self.medium)
-            command = ["taskset", "-c", str(over_network.core_of(0)), *command]  # a host has one core (run_over)
-        if self.arguments.cluster:
-            command += ["--cluster", self.arguments.cluster]
-        return json.loads(call(command)[0])
+        return json.loads(call([*command, "--cluster", self.cluster])[0])
 
     def measure(self, strategy, microbatches, schedule, predicted_s):
         """The median step in seconds."""
@@ -182,7 +196,8 @@ def main():
     parser.add_argument("--devices", default="2,4", help="(default: 2,4)")
     parser.add_argument("--seconds", type=float, default=1.5, help="of a run (default: 1.5)")
     parser.add_argument("--rounds", type=int, default=2, help="(default: 2)")
-    parser.add_argument("--cluster", default="", help="for predictions, such as a profile")
+    parser.add_argument("--profile", default="",
+                        help="a file of `penstock profile` for predictions (default: measured first)")
     parser.add_argument("--case", default="", help="only models whose name contains this")
     parser.add_argument("-o", "--output", default="", help="a file for the table")
     arguments = parser.parse_args()
@@ -193,7 +208,13 @@ def main():
         print(line, flush=True)
 
     slow = []
-    with tempfile.NamedTemporaryFile("w", suffix=".toml") as job:
+    with tempfile.TemporaryDirectory(prefix="penstock_strategies.") as folder:
+        job, cluster = pathlib.Path(folder) / "job.toml", pathlib.Path(folder) / "cluster.toml"
+        job.write_text("", encoding="utf-8")
+        measured = arguments.profile or f"{folder}/profile.toml"
+        if not arguments.profile:
+            call([PENSTOCK, "profile", "--devices", str(os.cpu_count()), "-o", measured])
+        profile = pathlib.Path(measured).read_text(encoding="utf-8")
         for medium in arguments.media.split(","):
             with contextlib.ExitStack() as stack:
                 network = None
@@ -206,7 +227,8 @@ def main():
                     joined = "shared memory" if network is None else f"{HOSTS} hosts at {medium}"
                     title = f"{name}, {devices} devices, {joined}"
                     say(f"### {title}\n")
-                    case = Case(model, devices, medium, network, job.name, arguments)
+                    cluster.write_text(describe(profile, devices, medium), encoding="utf-8")
+                    case = Case(model, devices, medium, network, str(job), str(cluster), arguments)
                     ratio = case.compare(say)
                     if ratio > MAX_RATIO:
                         slow.append(f"{title} ({ratio:.2f})")
