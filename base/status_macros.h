@@ -6,9 +6,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-// Joins two words of which one may be a macro, as the name of ASSIGN_OR_RETURN's own variable.
+// Joins two tokens as they are written.
 #define PENSTOCK_CONCAT_INNER(a, b) a##b
-// The same with its arguments expanded.
+// Joins two tokens after expanding them, such as __LINE__.
 #define PENSTOCK_CONCAT(a, b) PENSTOCK_CONCAT_INNER(a, b)
 
 // Returns the status of `expression` from the enclosing function unless it is OK.

@@ -30,9 +30,14 @@ def core_of(rank):
     return cores[rank % len(cores)]
 
 
+def payload_bits_per_second(rate):
+    """What a link of a rate carries beside headers."""
+    return LINE_SHARE * bits_per_second(rate)
+
+
 def link_settings(hosts, rate):
     """Options that tell a job which hosts it has, and how they are joined."""
-    gbit_per_s = LINE_SHARE * bits_per_second(rate) / 1e9
+    gbit_per_s = payload_bits_per_second(rate) / 1e9
     return ["--set", f"cluster.hosts={hosts}", "--set", f"cluster.link_gbit_per_s={gbit_per_s}",
             "--set", f"cluster.link_latency_us={LATENCY_US}"]
 

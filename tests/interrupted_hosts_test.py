@@ -72,8 +72,10 @@ esac
         return len(self.HANGING)
 
     def interrupt(self):
-        self.launch, = self.processes("launch")
-        os.kill(self.launch, signal.SIGINT)
+        """The process that was interrupted."""
+        launch, = self.processes("launch")
+        os.kill(launch, signal.SIGINT)
+        return launch
 
     def check_end(self, status, pattern, bound_s=BOUND_S):
         self.assertEqual(self.run_.wait(PATIENCE_S), status, self.output.text())
@@ -91,10 +93,10 @@ esac
 
     def test_a_second_interrupt(self):
         self.begin()
-        self.interrupt()
+        launch = self.interrupt()
         await_true(lambda: self.output.time_of("again: at once"), "the first one")
         with contextlib.suppress(ProcessLookupError):  # on a loaded machine, the first one has ended it
-            os.kill(self.launch, signal.SIGINT)
+            os.kill(launch, signal.SIGINT)
         self.check_end(130, r"penstock: interrupted \(Interrupt\)")
 
     def test_a_time_limit(self):

@@ -205,7 +205,7 @@ class MpirunDeathTest(LaunchDeaths, TwoHostsDeathTest):
         self.check_member(self.member("OMPI_COMM_WORLD_RANK", 1))
 
     def test_a_member_that_is_killed_with_its_node(self):
-        """mpirun names it."""
+        """mpirun ends the other member before that can name the death, and names it itself."""
         self.launch_members()
         member = self.member("OMPI_COMM_WORLD_RANK", 1)
         begin = time.monotonic()

@@ -304,9 +304,8 @@ TEST_P(HostileSocketsTest, HalfOpenConnectionsDoNotDisturbAJob) {
     EXPECT_GT(hostile.num_strangers(), 0u);
     EXPECT_EQ(hostile.num_bytes_to_strangers(), 0u);
     printf(
-        "%zu changed frames on %zu connections, %zu replayed, %zu with a wrong certificate, %d "
-        "steps "
-        "meanwhile\n",
+        "%zu changed frames on %zu connections, %zu replayed, %zu with a wrong certificate, "
+        "%d steps meanwhile\n",
         hostile.num_said(), hostile.num_connections(), hostile.num_replays(),
         hostile.num_strangers(), num_steps - before_frames);
   }

@@ -120,7 +120,7 @@ def describe(profile, devices, medium):
         return re.sub(r"(?m)^fan_out = .*$", f"fan_out = {devices}", profile)
     text = re.sub(r"(?m)^devices_at_once = .*$", "devices_at_once = 1", profile)  # a core (run_over)
     text = re.sub(r"(?m)^fan_out = .*$", f"fan_out = {devices // HOSTS}", text)
-    bytes_per_s = over_network.LINE_SHARE * over_network.bits_per_second(medium) / 8
+    bytes_per_s = over_network.payload_bits_per_second(medium) / 8
     return text + f"""
 [[level]]
 name = "network"

@@ -85,7 +85,7 @@ class Frontier {
     return kNoState;
   }
 
-  // What a way costs at most: the bound, or the way that was found.
+  // Ways that cost as much are of no use: the given bound, or what the way found to the end costs.
   double bound() const { return bound_; }
   const std::vector<Visit>& visits() const { return visits_; }
   uint32_t Find(const State& state) const {

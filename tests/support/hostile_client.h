@@ -127,7 +127,7 @@ class HostileClient {
         .then([this] { return Talk(); });
   }
 
-  // The first time, says what a node says, and keeps what that is on the wire.
+  // Says what a node says and records its bytes on the wire; every later time, sends these bytes.
   kj::Promise<void> Replay(kj::Own<kj::AsyncIoStream> stream) {
     if (!recorded_.empty()) {
       ++num_replays_;
@@ -194,7 +194,7 @@ class HostileClient {
   // The loop's thread's:
   FrameMutator mutator_;
   std::mt19937_64 random_{5};
-  std::string recorded_;  // the bytes of a connection
+  std::string recorded_;  // what Replay sends again
   const std::unique_ptr<actors::control::SecureChannel> channel_;
   std::vector<std::unique_ptr<actors::control::SecureChannel>> strangers_;
   std::atomic<size_t> num_replays_ = 0;

@@ -1,4 +1,4 @@
-// A stream of which one side's words pass through a function, which may keep or change them.
+// A stream whose writes pass through a function, which may record or change them.
 //
 // Thread rule: that of the stream, an event loop's.
 
