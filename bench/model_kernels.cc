@@ -190,24 +190,40 @@ int NumModelRuns() {
   return static_cast<int>(count);
 }
 
-absl::StatusOr<std::vector<planner::MeasuredKernel>> MeasureModelKernels(
-    const planner::DeviceKind& core, int64_t num_cores,
-    const std::function<void(std::string_view name)>& on_model) {
+absl::Status ModelKernels::Measure(int64_t num_cores,
+                                   const std::function<void(std::string_view name)>& on_model) {
   const graph::OpRegistry ops = graph::BuiltinOps();
   const graph::ModelRegistry models = graph::BuiltinModels();
   const kernels::KernelRegistry kernels = kernels::CpuKernels();
-  Curves curves;
+  const bool is_first = runs_.empty();
+  size_t r = 0;
   for (const Case& c : kCases) {
     const graph::Model* const model = models.FindModel(c.model);
     if (model == nullptr) return absl::InternalError(StrCat("no model '", c.model, "'"));
     for (const Size& size : c.sizes) {
       if (on_model) on_model(c.model);
-      ASSIGN_OR_RETURN(const planner::Plan plan,
-                       PlanModel(ops, *model, c, size, std::min(num_cores, kMostCores), kernels));
-      ASSIGN_OR_RETURN(const auto seconds, RunModel(plan, kernels));
-      AddPoints(ops, core, plan, seconds, &curves);
+      if (is_first) {
+        ASSIGN_OR_RETURN(runs_.emplace_back().plan,
+                         PlanModel(ops, *model, c, size, std::min(num_cores, kMostCores), kernels));
+      }
+      ModelRun& run = runs_[r++];
+      ASSIGN_OR_RETURN(auto seconds, RunModel(run.plan, kernels));
+      if (is_first) run.seconds = seconds;
+      for (size_t d = 0; d < seconds.size(); ++d) {
+        for (size_t a = 0; a < seconds[d].size(); ++a) {
+          run.seconds[d][a] = std::min(run.seconds[d][a], seconds[d][a]);
+        }
+      }
     }
   }
+  return absl::OkStatus();
+}
+
+std::vector<planner::MeasuredKernel> ModelKernels::SlowdownsOn(
+    const planner::DeviceKind& core) const {
+  const graph::OpRegistry ops = graph::BuiltinOps();
+  Curves curves;
+  for (const ModelRun& run : runs_) AddPoints(ops, core, run.plan, run.seconds, &curves);
   std::vector<planner::MeasuredKernel> measured;
   for (const auto& [kernel, points] : curves) {
     if (points.rbegin()->second.front().roofline_us < kLeastUs) continue;

@@ -6,6 +6,9 @@
 // caches still hold when a kernel begins: what the kernel before it made, but not large weights.
 // All cores work at once, as the devices of a step do: they share caches and the memory's rate.
 //
+// Other programs and virtual machines slow a machine down for seconds. So all models run several
+// times, one after the other, and of each kernel the fastest run counts.
+//
 // Thread rule: one thread.
 
 #ifndef PENSTOCK_BENCH_MODEL_KERNELS_H_
@@ -16,19 +19,35 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 
 #include "planner/cluster/cluster_model.h"
+#include "planner/cluster/measured_kernel.h"
+#include "planner/plan/plan.h"
 
 namespace penstock::bench {
 
-// `core`: the peak rates of one core. In order of name and dtype. `on_model` is told the name of
-// each model before it runs, NumModelRuns() times, and may be null. REQUIRES: num_cores >= 1.
-absl::StatusOr<std::vector<planner::MeasuredKernel>> MeasureModelKernels(
-    const planner::DeviceKind& core, int64_t num_cores,
-    const std::function<void(std::string_view name)>& on_model = nullptr);
+class ModelKernels {
+ public:
+  // Runs all models once more. `on_model` is told the name of each before it runs, NumModelRuns()
+  // times, and may be null. REQUIRES: num_cores >= 1, the same every time.
+  absl::Status Measure(int64_t num_cores,
+                       const std::function<void(std::string_view name)>& on_model = nullptr);
 
-int NumModelRuns();
+  // By what `core`, the peak rates of one core, allows. In order of name and dtype. REQUIRES:
+  // Measure has run.
+  std::vector<planner::MeasuredKernel> SlowdownsOn(const planner::DeviceKind& core) const;
+
+ private:
+  struct ModelRun {
+    planner::Plan plan;
+    std::vector<std::vector<double>> seconds;  // of each device, of each actor: the least
+  };
+
+  std::vector<ModelRun> runs_;
+};
+
+int NumModelRuns();  // of Measure
 
 }  // namespace penstock::bench
 

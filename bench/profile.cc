@@ -31,9 +31,6 @@ constexpr size_t kShortMessageBytes = 8;
 constexpr size_t kReductionBytes = size_t{1} << 20;
 constexpr int kMaxMessages = 2000;
 constexpr int kMaxReductions = 200;
-// Of measurements between processes, whose placement on the cores differs from time to time: the
-// fastest counts.
-constexpr int kAttempts = 3;
 // Of collectives: by how many ranks, of which sizes, in which chunks, how often.
 constexpr int kGroupSizes[] = {2, 4};
 constexpr size_t kCollectiveBytes[] = {64 << 10, 1 << 20, 16 << 20};
@@ -98,33 +95,40 @@ class Parts {
   int done_ = 0;
 };
 
-absl::StatusOr<planner::DeviceKind> MeasureCore(int64_t num_cores, Parts* parts) {
+absl::StatusOr<planner::DeviceKind> MeasureCore(const ProfileOptions& options, Parts* parts) {
   planner::DeviceKind kind;
   kind.name = "core of " + HostName();
-  std::vector<double> rates;
-  parts->Begin("products");
-  for (const int64_t size : kProductSizes) {
-    ASSIGN_OR_RETURN(rates.emplace_back(), MeasureProductFlopsPerS(size, DType::kF32));
+  const auto measure = [&kind](DType dtype, int64_t size) -> absl::StatusOr<double> {
+    ASSIGN_OR_RETURN(const double rate, MeasureProductFlopsPerS(size, dtype));
+    double& peak = kind.peak_flops_per_s[static_cast<size_t>(dtype)];
+    peak = std::max(peak, rate);
+    return rate;
+  };
+  std::vector<double> rates(std::size(kProductSizes));
+  ModelKernels model_kernels;
+  for (int attempt = 0; attempt < options.num_attempts; ++attempt) {
+    parts->Begin("products");
+    for (size_t i = 0; i < rates.size(); ++i) {
+      ASSIGN_OR_RETURN(const double rate, measure(DType::kF32, kProductSizes[i]));
+      rates[i] = std::max(rates[i], rate);
+    }
+    for (const DType dtype : kOtherFloats) RETURN_IF_ERROR(measure(dtype, kOtherSize).status());
+    parts->Begin("memory");
+    ASSIGN_OR_RETURN(const double bytes_per_s, MeasureMemoryBytesPerS(options.num_cores));
+    kind.memory_bytes_per_s = std::max(kind.memory_bytes_per_s, bytes_per_s);
+    RETURN_IF_ERROR(model_kernels.Measure(options.num_cores, [parts](std::string_view model) {
+      parts->Begin(StrCat("kernels of ", model));
+    }));
   }
-  const double peak = *std::max_element(rates.begin(), rates.end());
-  kind.peak_flops_per_s[static_cast<size_t>(DType::kF32)] = peak;
+  const double peak = kind.peak_flops_per_s[static_cast<size_t>(DType::kF32)];
   for (size_t i = 0; i < rates.size(); ++i) {
     kind.efficiency.push_back({ProductFlops(kProductSizes[i]), rates[i] / peak});
   }
-  for (const DType dtype : kOtherFloats) {
-    ASSIGN_OR_RETURN(kind.peak_flops_per_s[static_cast<size_t>(dtype)],
-                     MeasureProductFlopsPerS(kOtherSize, dtype));
-  }
-  parts->Begin("memory");
-  ASSIGN_OR_RETURN(kind.memory_bytes_per_s, MeasureMemoryBytesPerS(num_cores));
-  ASSIGN_OR_RETURN(kind.kernels,
-                   MeasureModelKernels(kind, num_cores, [parts](std::string_view model) {
-                     parts->Begin(StrCat("kernels of ", model));
-                   }));
+  kind.kernels = model_kernels.SlowdownsOn(kind);
   return kind;
 }
 
-absl::StatusOr<planner::NetworkLevel> MeasureHost() {
+absl::StatusOr<planner::NetworkLevel> MeasureHost(int num_attempts) {
   TransportBenchOptions options;
   options.sizes = {kShortMessageBytes};
   options.runs_perftest = false;
@@ -132,7 +136,7 @@ absl::StatusOr<planner::NetworkLevel> MeasureHost() {
   planner::NetworkLevel level;
   level.name = "host";
   level.latency_s = planner::kMaxLatencyS;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  for (int attempt = 0; attempt < num_attempts; ++attempt) {
     ASSIGN_OR_RETURN(const std::vector<TransportBenchRow> rows, MeasureTransport(options));
     level.latency_s = std::min(level.latency_s, 1e-6 * rows.front().ours.one_way_us);
   }
@@ -141,7 +145,7 @@ absl::StatusOr<planner::NetworkLevel> MeasureHost() {
   reduction.cases = {{.num_bytes = kReductionBytes}};
   reduction.max_rounds = kMaxReductions;
   double least_us = std::numeric_limits<double>::infinity();
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  for (int attempt = 0; attempt < num_attempts; ++attempt) {
     ASSIGN_OR_RETURN(const std::vector<double> us, MeasureCollectives(reduction));
     least_us = std::min(least_us, us[0]);
   }
@@ -152,7 +156,8 @@ absl::StatusOr<planner::NetworkLevel> MeasureHost() {
 }
 
 // Every kind between processes of this host.
-absl::StatusOr<std::vector<planner::MeasuredCollective>> MeasureCollectiveTimes(int num_ranks) {
+absl::StatusOr<std::vector<planner::MeasuredCollective>> MeasureCollectiveTimes(int num_ranks,
+                                                                                int num_attempts) {
   std::vector<planner::MeasuredCollective> all;
   CollectivesBenchOptions options;
   options.num_processes = num_ranks;
@@ -191,8 +196,12 @@ absl::StatusOr<std::vector<planner::MeasuredCollective>> MeasureCollectiveTimes(
       }
     }
   }
-  ASSIGN_OR_RETURN(const std::vector<double> us, MeasureCollectives(options));
-  for (size_t i = 0; i < us.size(); ++i) *results[i] = us[i];
+  for (int attempt = 0; attempt < num_attempts; ++attempt) {
+    ASSIGN_OR_RETURN(const std::vector<double> us, MeasureCollectives(options));
+    for (size_t i = 0; i < us.size(); ++i) {
+      *results[i] = attempt == 0 ? us[i] : std::min(*results[i], us[i]);
+    }
+  }
   return all;
 }
 
@@ -204,20 +213,20 @@ absl::StatusOr<planner::Cluster> MeasureMachine(const ProfileOptions& options) {
   spec.devices_at_once = std::min(options.num_cores, options.num_devices);
   int num_groups = 0;
   for (const int num_ranks : kGroupSizes) num_groups += num_ranks <= options.num_devices ? 1 : 0;
-  Parts parts(options, 3 + num_groups + NumModelRuns());
+  Parts parts(options, 1 + num_groups + options.num_attempts * (2 + NumModelRuns()));
   parts.Begin("messages between processes");
-  ASSIGN_OR_RETURN(planner::NetworkLevel host, MeasureHost());
+  ASSIGN_OR_RETURN(planner::NetworkLevel host, MeasureHost(options.num_attempts));
   host.fan_out = {options.num_devices};
   spec.levels.push_back(std::move(host));
   for (const int num_ranks : kGroupSizes) {
     if (num_ranks > options.num_devices) break;
     parts.Begin(StrCat("collectives of ", num_ranks, " processes"));
     ASSIGN_OR_RETURN(std::vector<planner::MeasuredCollective> measured,
-                     MeasureCollectiveTimes(num_ranks));
+                     MeasureCollectiveTimes(num_ranks, options.num_attempts));
     std::move(measured.begin(), measured.end(), std::back_inserter(spec.collectives));
   }
   // Behind what starts processes: this starts threads.
-  ASSIGN_OR_RETURN(planner::DeviceKind core, MeasureCore(options.num_cores, &parts));
+  ASSIGN_OR_RETURN(planner::DeviceKind core, MeasureCore(options, &parts));
   const auto memory =
       static_cast<int64_t>(std::min<uint64_t>(MachineMemoryBytes(), planner::kMaxMemoryBytes));
   core.memory_bytes = std::max<int64_t>(memory / options.num_devices, 1);

@@ -14,7 +14,10 @@ TEST(ProfileTest, AMeasuredMachineIsADescriptionOfACluster) {
   int num_parts = 0;  // that were told
   int num_all = 0;
   const absl::StatusOr<planner::Cluster> cluster =
-      MeasureMachine({4, 2, [&](int done, int all, std::string_view next) {
+      MeasureMachine({.num_devices = 4,
+                      .num_cores = 2,
+                      .num_attempts = 1,
+                      .on_progress = [&](int done, int all, std::string_view next) {
                         EXPECT_EQ(done, num_parts++);
                         EXPECT_FALSE(next.empty());
                         num_all = all;

@@ -122,7 +122,7 @@ absl::Status Profile(const Environment& environment, const ProfileOptions& optio
     profile.num_devices = job.cluster.devices.value_or(profile.num_devices);
   }
   profile.num_devices = options.devices.value_or(profile.num_devices);
-  environment.err << "profile: measures for one to three minutes; what else runs on this machine "
+  environment.err << "profile: measures for one to five minutes; what else runs on this machine "
                      "distorts the figures\n"
                   << std::flush;
   PartProgress progress(environment.err, environment.err_is_terminal);
