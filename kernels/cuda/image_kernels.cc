@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/status_macros.h"
 #include "graph/image_window.h"
 #include "kernels/cuda/blas.h"
 #include "kernels/cuda/contraction_plan.h"
@@ -107,14 +108,49 @@ KernelOr CreateConv2dInputGrad(const KernelSpec& spec, Device& device, Stream& s
       });
 }
 
+// A gradient in f32 of operands of 16 bits, which the library does not have: it rounds its own
+// once.
+bool WidensWeightGrad(const KernelSpec& spec) {
+  return spec.outputs[0].dtype == DType::kF32 && IsHalf(spec.inputs[0].dtype);
+}
+
+size_t WeightGradWorkspace(const KernelSpec& spec, int num_threads) {
+  const size_t narrow = WidensWeightGrad(spec) ? spec.outputs[0].num_bytes() / 2 : 0;
+  return ConvolutionWorkspace(spec, num_threads) + narrow;
+}
+
+template <typename T>
+KernelOr MakeWideningKernel(const KernelSpec& spec, Stream& stream,
+                            const std::shared_ptr<LibraryConvolution>& convolution) {
+  return MakeKernel(spec, stream, [spec, convolution](const KernelArgs& args, CudaStream& to) {
+    to.handle();  // makes its device current
+    auto* const workspace = static_cast<std::byte*>(AlignedWorkspace(args.workspace));
+    auto* const narrow = reinterpret_cast<T*>(workspace + kConvolutionWorkspaceBytes);
+    RETURN_IF_ERROR(convolution->Run(args.inputs[0], args.inputs[1], narrow, false, workspace));
+    return Launched(spec, LaunchWidenWeightGrad(to.handle(), spec.outputs[0].num_elements(), narrow,
+                                                AddsToResults(spec, args), Output<float>(args, 0)));
+  });
+}
+
 KernelOr CreateConv2dWeightGrad(const KernelSpec& spec, Device& device, Stream& stream) {
   const ConvolutionShape shape =
       ConvolutionOf(spec, spec.inputs[0], spec.outputs[0], spec.inputs[1]);
-  return CreateConvolution(
-      spec, device, stream, ConvolutionPass::kWeightGrad, shape,
-      [spec, shape]<typename T>(std::type_identity<T>, const KernelArgs& args, StreamHandle to) {
-        return LaunchConvolutionWeightGrad(to, shape, Input<T>(args, 0), Input<T>(args, 1),
-                                           AddsToResults(spec, args), Output<T>(args, 0));
+  KernelSpec asked = spec;
+  if (WidensWeightGrad(spec)) asked.outputs[0].dtype = spec.inputs[0].dtype;
+  ASSIGN_OR_RETURN(const auto library,
+                   FindInLibrary(asked, device, stream, ConvolutionPass::kWeightGrad, shape));
+  return WithResultType(
+      DeviceFloats(), spec,
+      [&]<typename T, typename R>(std::type_identity<T>, std::type_identity<R>) -> KernelOr {
+        if (library != nullptr) {
+          if constexpr (!std::is_same_v<T, R>) return MakeWideningKernel<T>(spec, stream, library);
+          return MakeLibraryKernel(spec, stream, library);
+        }
+        return MakeKernel(spec, stream, [spec, shape](const KernelArgs& args, CudaStream& to) {
+          return Launched(spec, LaunchConvolutionWeightGrad(
+                                    to.handle(), shape, Input<T>(args, 0), Input<T>(args, 1),
+                                    AddsToResults(spec, args), Output<R>(args, 0)));
+        });
       });
 }
 
@@ -259,7 +295,7 @@ void AddImageKernels(KernelRegistry* registry) {
   AddKernel(registry, "conv2d_input_grad",
             {.workspace_bytes = ConvolutionWorkspace, .create = CreateConv2dInputGrad});
   AddKernel(registry, "conv2d_weight_grad",
-            {.workspace_bytes = ConvolutionWorkspace,
+            {.workspace_bytes = WeightGradWorkspace,
              .create = CreateConv2dWeightGrad,
              .supports_accumulate = true});
   AddKernel(registry, "max_pool2d", {.create = CreateMaxPool});

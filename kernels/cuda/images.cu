@@ -74,10 +74,10 @@ __global__ void ConvolutionInputGradKernel(ConvolutionShape s, int64_t count, co
 }
 
 // A block a weight.
-template <typename T>
+template <typename T, typename R>
 __global__ void __launch_bounds__(kMaxThreads)
     ConvolutionWeightGradKernel(ConvolutionShape s, int64_t count, const T* x, const T* dy,
-                                bool adds, T* dweights) {
+                                bool adds, R* dweights) {
   const int64_t plane = s.rows.out * s.columns.out;
   for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
     const int64_t j = at % s.columns.taps;
@@ -98,6 +98,13 @@ __global__ void __launch_bounds__(kMaxThreads)
     }
     sum = SumBlock(sum);
     if (threadIdx.x == 0) Put(adds, sum, dweights + at);
+  }
+}
+
+template <typename T>
+__global__ void WidenWeightGradKernel(int64_t count, const T* narrow, bool adds, float* dweights) {
+  for (int64_t at = ThreadIndex(); at < count; at += ThreadCount()) {
+    Put(adds, Widen(narrow[at]), dweights + at);
   }
 }
 
@@ -326,14 +333,22 @@ LaunchResult LaunchConvolutionInputGrad(StreamHandle stream, const ConvolutionSh
                 dy, dx);
 }
 
-template <typename T>
+template <typename T, typename R>
 LaunchResult LaunchConvolutionWeightGrad(StreamHandle stream, const ConvolutionShape& shape,
-                                         const T* x, const T* dy, bool adds, T* dweights) {
+                                         const T* x, const T* dy, bool adds, R* dweights) {
   const int64_t count = shape.groups * shape.o * shape.c * shape.rows.taps * shape.columns.taps;
   if (count == 0) return 0;
-  return Launch(&ConvolutionWeightGradKernel<T>,
+  return Launch(&ConvolutionWeightGradKernel<T, R>,
                 ShapeForRows(count, shape.n * shape.rows.out * shape.columns.out), stream, shape,
                 count, x, dy, adds, dweights);
+}
+
+template <typename T>
+LaunchResult LaunchWidenWeightGrad(StreamHandle stream, int64_t count, const T* narrow, bool adds,
+                                   float* dweights) {
+  if (count == 0) return 0;
+  return Launch(&WidenWeightGradKernel<T>, ShapeForLoop(count), stream, count, narrow, adds,
+                dweights);
 }
 
 template <typename T>
@@ -428,7 +443,14 @@ template LaunchResult LaunchConvolutionWeightGrad(StreamHandle, const Convolutio
                                                   const BFloat16*, const BFloat16*, bool,
                                                   BFloat16*);
 template LaunchResult LaunchConvolutionWeightGrad(StreamHandle, const ConvolutionShape&,
+                                                  const BFloat16*, const BFloat16*, bool, float*);
+template LaunchResult LaunchConvolutionWeightGrad(StreamHandle, const ConvolutionShape&,
                                                   const Float16*, const Float16*, bool, Float16*);
+template LaunchResult LaunchConvolutionWeightGrad(StreamHandle, const ConvolutionShape&,
+                                                  const Float16*, const Float16*, bool, float*);
+
+template LaunchResult LaunchWidenWeightGrad(StreamHandle, int64_t, const BFloat16*, bool, float*);
+template LaunchResult LaunchWidenWeightGrad(StreamHandle, int64_t, const Float16*, bool, float*);
 
 template LaunchResult LaunchMaxPool(StreamHandle, const PoolingShape&, const float*, float*);
 template LaunchResult LaunchMaxPool(StreamHandle, const PoolingShape&, const BFloat16*, BFloat16*);

@@ -39,9 +39,14 @@ LaunchResult LaunchConvolution(StreamHandle stream, const ConvolutionShape& shap
 template <typename T>
 LaunchResult LaunchConvolutionInputGrad(StreamHandle stream, const ConvolutionShape& shape,
                                         const T* weights, const T* dy, T* dx);
-template <typename T>
+// R: T, or float where T has 16 bits.
+template <typename T, typename R>
 LaunchResult LaunchConvolutionWeightGrad(StreamHandle stream, const ConvolutionShape& shape,
-                                         const T* x, const T* dy, bool adds, T* dweights);
+                                         const T* x, const T* dy, bool adds, R* dweights);
+// `count` weights of a gradient in f32 out of one in T, which has 16 bits.
+template <typename T>
+LaunchResult LaunchWidenWeightGrad(StreamHandle stream, int64_t count, const T* narrow, bool adds,
+                                   float* dweights);
 
 // Between `planes` of x[h, w] and of y[oh, ow]. An average divides by all taps.
 struct PoolingShape {

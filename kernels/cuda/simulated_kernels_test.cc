@@ -22,6 +22,7 @@
 #include "graph/training.h"
 #include "kernels/cuda/attention.cu"
 #include "kernels/cuda/contraction.cu"
+#include "kernels/cuda/convolution_library.h"
 #include "kernels/cuda/copies.cu"
 #include "kernels/cuda/cuda_kernel.h"
 #include "kernels/cuda/draws.cu"
@@ -272,6 +273,65 @@ TEST(SimulatedProductsTest, WithoutAnAlgorithmForASumItFollowsTheBias) {
 }
 
 // A label with the largest logit: the loss is not rounded to what is left of 1.
+// Gradients of weights in one type, by the kernel of this folder; no other convolutions.
+class HostConvolutions : public ConvolutionLibrary {
+ public:
+  template <typename T>
+  class WeightGrad : public LibraryConvolution {
+   public:
+    WeightGrad(StreamHandle stream, const ConvolutionShape& shape)
+        : stream_(stream), shape_(shape) {}
+    absl::Status Run(const void* a, const void* b, void* result, bool adds,
+                     void* workspace) override {
+      auto* const scratch = static_cast<unsigned char*>(workspace);
+      scratch[0] = scratch[kConvolutionWorkspaceBytes - 1] = 0x11;
+      LaunchConvolutionWeightGrad(stream_, shape_, static_cast<const T*>(a),
+                                  static_cast<const T*>(b), adds, static_cast<T*>(result));
+      return absl::OkStatus();
+    }
+
+   private:
+    const StreamHandle stream_;
+    const ConvolutionShape shape_;
+  };
+
+  absl::StatusOr<std::unique_ptr<LibraryConvolution>> Create(StreamHandle stream,
+                                                             ConvolutionPass pass,
+                                                             const ConvolutionShape& shape,
+                                                             DType dtype) override {
+    if (pass != ConvolutionPass::kWeightGrad) return nullptr;
+    ++num_created;
+    if (dtype == DType::kBF16) return std::make_unique<WeightGrad<BFloat16>>(stream, shape);
+    if (dtype == DType::kF16) return std::make_unique<WeightGrad<Float16>>(stream, shape);
+    return std::make_unique<WeightGrad<float>>(stream, shape);
+  }
+
+  int num_created = 0;
+};
+
+class DeviceWithConvolutions : public SimulatedDevice {
+ public:
+  ConvolutionLibrary* convolutions() override { return &library; }
+  HostConvolutions library;
+};
+
+TEST(SimulatedConvolutionsTest, TheLibrarysGradientOfWeightsIsWidened) {
+  const KernelRegistry registry = CudaKernels();
+  int num_widened = 0;
+  for (KernelCheck check : AllKernelChecks(registry)) {
+    if (check.spec.op != "conv2d_weight_grad") continue;
+    SCOPED_TRACE(::testing::PrintToString(check));
+    DeviceWithConvolutions device;
+    if (IsHalf(check.spec.inputs[0].dtype) && check.spec.outputs[0].dtype == DType::kF32) {
+      check.tolerance = 1e-2;  // it is rounded once
+      num_widened += check.spec.accumulate ? 1 : 0;
+    }
+    KernelCheckRun(check, registry, device).Run();
+    EXPECT_GT(device.library.num_created, 0);
+  }
+  EXPECT_GT(num_widened, 1) << "also of those that add to what is there";
+}
+
 TEST(SimulatedCrossEntropyTest, LossesFarBelowOneKeepTheirDigits) {
   constexpr int64_t kSize = 512;
   constexpr int64_t kLabel = 77;

@@ -76,6 +76,23 @@ TEST_F(MixedPrecisionTest, CastsOperandsOnceAndKeepsWhatIsReturned) {
 })");
 }
 
+TEST_F(MixedPrecisionTest, GradientsOfTheWeightsOfConvolutionsAreF32) {
+  ExpectRewritten(R"(graph g {
+  %x = input : f32[2, 3, 8, 8]
+  %dy = input : f32[2, 4, 6, 6]
+  %dw = conv2d_weight_grad(%x, %dy) {kernel=[3, 3]} : f32[4, 3, 3, 3]
+  return %dw
+})",
+                  R"(graph g {
+  %x = input : f32[2, 3, 8, 8]
+  %dy = input : f32[2, 4, 6, 6]
+  %x.bf16 = cast(%x) {dtype=bf16} : bf16[2, 3, 8, 8]
+  %dy.bf16 = cast(%dy) {dtype=bf16} : bf16[2, 4, 6, 6]
+  %dw = conv2d_weight_grad(%x.bf16, %dy.bf16) {dtype=f32, kernel=[3, 3]} : f32[4, 3, 3, 3]
+  return %dw
+})");
+}
+
 // More operands than a mask of operands has bits.
 TEST_F(MixedPrecisionTest, ManyOperandsFollowAlike) {
   constexpr int kNumOperands = 40;
