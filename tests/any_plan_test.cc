@@ -530,8 +530,10 @@ TEST(AnyPlanInMixedPrecisionTest, GivesTheLossesOfOneDeviceAndOfF32) {
   ExpectSameLosses(exact, Losses(kOneDevice, f16, kManySteps), 2e-2);
 }
 
-// The f32 parameters after some steps, all in one, in the order of their names.
-std::vector<float> Weights(const Layout& layout, const std::string& settings, int steps) {
+// The f32 parameters after some steps, all in one, in the order of their names. `with_states`: with
+// the states of the optimiser.
+std::vector<float> Weights(const Layout& layout, const std::string& settings, int steps,
+                           bool with_states = false) {
   const TempFolder folder;
   const std::string checkpoints = folder.Path("checkpoints");
   Losses(layout, settings + " --set 'checkpoint.path=\"" + checkpoints + "\"'", steps);
@@ -541,9 +543,9 @@ std::vector<float> Weights(const Layout& layout, const std::string& settings, in
   std::vector<float> weights;
   if (!checkpoint.ok()) return weights;
   for (const actors::CheckpointTensor& tensor : checkpoint->tensors()) {
-    const bool is_optimizer_state =
-        tensor.name.ends_with(".m") || tensor.name.ends_with(".v") || tensor.name == "step";
-    if (is_optimizer_state) continue;
+    const bool is_optimizer_state = tensor.name.ends_with(".m") || tensor.name.ends_with(".v");
+    const bool is_counter = tensor.name == "step" || tensor.name.starts_with("loss_scale");
+    if ((is_optimizer_state && !with_states) || is_counter) continue;
     EXPECT_EQ(tensor.type.dtype, DType::kF32) << tensor.name;
     const absl::StatusOr<Tensor> value = checkpoint->Read(tensor);
     EXPECT_TRUE(value.ok()) << value.status();
@@ -567,30 +569,54 @@ double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b
 }
 
 // The weights that mixed precision updates are f32: of one plan, the same bits in every run and
-// wherever its devices are. Two plans are as near to each other as a plan is to f32, or nearer:
-// AdamW makes updates of the size of the learning rate of the smallest gradients, so of what their
-// sums are rounded by.
+// wherever its devices are. Plans that split the batch or the layers are as near to each other as
+// in f32. Those that split sums over features round their parts to 16 bits before they add them up:
+// they are as near to each other as to f32. AdamW makes updates of the size of the learning rate of
+// the smallest gradients, so of what their sums are rounded by.
 TEST(AnyPlanInMixedPrecisionTest, MasterWeightsAreThoseOfOneDevice) {
   const std::string mixed = kConstantRate +
                             " --set model.layers=2 --set model.width=64 --set model.heads=2 --set "
                             "model.context=32 --set 'train.dtype=\"bf16\"' ";
   const std::vector<float> one = Weights(kOneDevice, mixed, kSteps);
   ASSERT_GT(one.size(), 100000u);
-  EXPECT_EQ(one, Weights(kOneDevice, mixed, kSteps));
+  EXPECT_EQ(Weights(kOneDevice, mixed, kSteps, true), Weights(kOneDevice, mixed, kSteps, true));
   const std::string f32 = mixed + "--set 'train.dtype=\"f32\"' ";
   const double rounding = RelativeDistance(Weights(kOneDevice, f32, kSteps), one);
   EXPECT_GT(rounding, 0);
   EXPECT_LT(rounding, 1e-3);
-  // Parts of sums that tp adds up are rounded, too.
+  constexpr double kF32Tolerance = 1e-4;
   for (const auto& [layout, tolerance] :
-       {std::pair{Layout{"dp=4", 4, 2, "1f1b"}, rounding},
-        std::pair{Layout{"dp=4,zero=3", 4, 2, "1f1b"}, rounding},
-        std::pair{Layout{"pp=2", 2, 4, "1f1b"}, rounding},
+       {std::pair{Layout{"dp=4", 4, 2, "1f1b"}, kF32Tolerance},
+        std::pair{Layout{"dp=4,zero=3", 4, 2, "1f1b"}, kF32Tolerance},
+        std::pair{Layout{"pp=2", 2, 4, "1f1b"}, kF32Tolerance},
+        std::pair{Layout{"cp=2", 2, 2, "1f1b"}, rounding},
+        std::pair{Layout{"tp=2,sp=true", 2, 2, "1f1b"}, 2 * rounding},
         std::pair{Layout{"dp=2,tp=2", 4, 2, "1f1b"}, 2 * rounding}}) {
     SCOPED_TRACE(Name(layout));
-    const std::vector<float> many = Weights(layout, mixed, kSteps);
-    EXPECT_LE(RelativeDistance(one, many), tolerance);
-    EXPECT_EQ(many, Weights(layout, mixed + " --procs 2", kSteps));
+    EXPECT_LE(RelativeDistance(one, Weights(layout, mixed, kSteps)), tolerance);
+    EXPECT_EQ(Weights(layout, mixed, kSteps, true),
+              Weights(layout, mixed + " --procs 2", kSteps, true));
+  }
+}
+
+// Gradients that f16 cannot hold are zero without a factor; with one that is too large they
+// overflow, and steps update nothing until it has been halved often enough.
+TEST(AnyPlanInMixedPrecisionTest, AFactorOfTheLossKeepsGradientsInTheRangeOfF16) {
+  const std::string f32 = kConstantRate +
+                          " --set model.layers=2 --set model.width=64 --set model.heads=2 --set "
+                          "model.context=32 ";
+  const std::string f16 = f32 + "--set 'train.dtype=\"f16\"' ";
+  for (const Layout& layout : {kOneDevice, Layout{"dp=2,tp=2", 4, 2, "1f1b"}}) {
+    SCOPED_TRACE(Name(layout));
+    const std::vector<float> exact = Weights(layout, f32, kSteps);
+    const double scaled = RelativeDistance(exact, Weights(layout, f16, kSteps));
+    const double unscaled =
+        RelativeDistance(exact, Weights(layout, f16 + "--set train.loss_scale=0 ", kSteps));
+    EXPECT_LT(2 * scaled, unscaled);
+    const std::string huge = f16 + "--set train.loss_scale=16777216.0 ";  // 2^24
+    const std::vector<float> initial = Weights(layout, f32 + "--set train.learning_rate=1e-30 ", 1);
+    EXPECT_LT(RelativeDistance(initial, Weights(layout, huge, 1)), 1e-20);
+    EXPECT_GT(RelativeDistance(initial, Weights(layout, huge, 12)), 1e-4);
   }
 }
 
