@@ -155,6 +155,9 @@ absl::Status PlaceOnHosts(const Environment& environment, const RunOptions& opti
     environment.err << "note: the hosts have different numbers of slots (" << ListSlots(places)
                     << "), so the plan is made as if all devices were on one host; list the hosts "
                        "with their devices in cluster.host, or give each host as many slots"
+                    << (environment.launch.probes_links.value_or(false)
+                            ? "; --probe yes measures no networks between such hosts"
+                            : "")
                     << std::endl;
   }
   return absl::OkStatus();

@@ -236,7 +236,9 @@ TEST_F(GeneratorTest, AnyStrategyAndAnyNumberOfSlotsGiveTheSameText) {
         std::pair("dp=2,tp=2", 4), std::pair("dp=2,tp=2,pp=2", 2),
         // What splits sequences in training.
         std::pair("cp=2", 3), std::pair("dp=2,cp=2,ulysses=true", 1),
-        std::pair("tp=2,sp=true", 3)}) {
+        std::pair("tp=2,sp=true", 3),
+        // What splits states in training.
+        std::pair("dp=2,zero=3", 2)}) {
     const auto texts = Generate(*Start(strategy, slots), kPrompts, options);
     ASSERT_TRUE(texts.ok()) << strategy << ": " << texts.status();
     EXPECT_EQ(*texts, *expected) << strategy << ", " << slots << " slots";

@@ -175,14 +175,17 @@ class LaunchTest(unittest.TestCase):
             self.assertIn(message, done.stderr)
 
     def test_hosts_with_different_numbers_of_slots_are_noted(self):
-        for hosts, is_noted in (("n1:2,n2:1", True), ("n1:1,n2:1,n3:1", False)):
-            done = subprocess.run([PENSTOCK, "launch", "-H", hosts, "--listen", "127.0.0.1:0", "--",
-                                   self.job, "--strategy", "dp=3", "--set", "train.batch=6",
-                                   "--dry-run"], text=True, capture_output=True, timeout=PATIENCE_S,
-                                  check=False)
+        for hosts, probe, is_noted in (("n1:2,n2:1", "no", True), ("n1:2,n2:1", "yes", True),
+                                       ("n1:1,n2:1,n3:1", "yes", False)):
+            done = subprocess.run([PENSTOCK, "launch", "-H", hosts, "--probe", probe, "--listen",
+                                   "127.0.0.1:0", "--", self.job, "--strategy", "dp=3", "--set",
+                                   "train.batch=6", "--dry-run"], text=True, capture_output=True,
+                                  timeout=PATIENCE_S, check=False)
             self.assertEqual(done.returncode, 0, done.stderr)
             note = "the hosts have different numbers of slots (n1: 2, n2: 1), so the plan "
             self.assertEqual(note in done.stderr, is_noted, done.stderr)
+            self.assertEqual("--probe yes measures no networks" in done.stderr,
+                             is_noted and probe == "yes", done.stderr)
 
     def test_an_mpirun_that_starts_nothing_has_no_log(self):
         done = subprocess.run([PENSTOCK, "launch", "--launcher", "mpi", "-H", "n1", "--through", "false",
