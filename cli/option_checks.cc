@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 
 #include "base/strings.h"

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "CLI/CLI.hpp"
 #include "gtest/gtest.h"
 
 namespace penstock::cli {
