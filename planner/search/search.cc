@@ -174,7 +174,7 @@ class Searcher {
       ++result_.num_bounded;
       return;
     }
-    // Without a pipeline, more micro-batches only save memory; with one, fewer need more.
+    // Without a pipeline, more micro-batches only save memory, unless smaller kernels are faster.
     const auto fitted = least_fitting_.find(ToString(strategy));
     if (strategy.pp == 1 && fitted != least_fitting_.end() && open.microbatches > fitted->second) {
       ++result_.num_bounded;
@@ -451,7 +451,9 @@ class Searcher {
       fitting_s_.insert(seconds);
       if (fitting_s_.size() > kNumNextBest) fitting_s_.erase(std::prev(fitting_s_.end()));
       if (fitting_s_.size() == kNumNextBest) next_best_s_ = *fitting_s_.rbegin();
-      NeedsNoMore(name, open.microbatches);
+      if (open.strategy.pp == 1 && !GainedByMore(name, step_s)) {
+        NeedsNoMore(name, open.microbatches);
+      }
     } else {
       ++result_.num_too_large;
       int64_t& most = most_failing_[{name, policy}];
@@ -461,7 +463,19 @@ class Searcher {
     return fits ? Tried{true, std::nullopt} : Tried{false, step_s};
   }
 
-  // It fits with so many micro-batches, or is too slow without a pipeline.
+  // Whether a strategy without a pipeline may gain by still more micro-batches: where kernels were
+  // measured, tensors that caches hold may make smaller ones faster for their size. So it may as
+  // long as it has gained.
+  bool GainedByMore(const std::string& strategy, double step_s) {
+    if (!bounds_.has_measured_kernels()) return false;
+    const auto [it, is_first] = least_s_.try_emplace(strategy, step_s);
+    const bool gained = is_first || step_s < it->second;
+    it->second = std::min(it->second, step_s);
+    return gained;
+  }
+
+  // It fits with so many micro-batches and gains nothing by more, or is too slow without a
+  // pipeline.
   void NeedsNoMore(const std::string& strategy, int64_t microbatches) {
     int64_t& least = least_fitting_.try_emplace(strategy, microbatches).first->second;
     least = std::min(least, microbatches);
@@ -550,7 +564,8 @@ class Searcher {
   double best_s_ = kNever;           // of those that fit
   std::multiset<double> fitting_s_;  // steps of the best of those that fit
   double next_best_s_ = kNever;      // the last of them, if there are as many as wanted
-  std::map<std::string, int64_t> least_fitting_;  // micro-batches, by strategy
+  std::map<std::string, int64_t> least_fitting_;  // micro-batches, by strategy without a pipeline
+  std::map<std::string, double> least_s_;         // steps of those that fit, likewise
   std::map<std::pair<std::string, const Policy*>, int64_t> most_failing_;
   std::vector<Open> hopeless_;
   std::vector<Open> too_large_;

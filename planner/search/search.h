@@ -12,7 +12,9 @@
 //
 // A pipeline is tried with every schedule that orders its chunks. What is lowered serves them all.
 // The bubble and the micro-batches in flight of a schedule come from its orders; these are not made
-// if no order of such phases can win (policy/least_times.h).
+// if no order of such phases can win (policy/least_times.h). Without a pipeline, there are as few
+// micro-batches as fit; where kernels were measured, more are tried as long as each number gains,
+// because tensors that caches hold make small kernels faster for their size.
 //
 // Options are not enumerated with the axes. What does not fit is tried with zero=1, 2 and 3 and
 // then sp=true, as far as it takes; the fastest strategies are tried with zero=1 and sp=true. Each

@@ -1,6 +1,7 @@
 #include "planner/search/search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <limits>
 #include <numeric>
@@ -17,6 +18,7 @@
 #include "base/strings.h"
 #include "graph/layers.h"
 #include "graph/text.h"
+#include "planner/cluster/measured_kernel.h"
 #include "planner/cluster/presets.h"
 #include "planner/compile.h"
 #include "planner/pass.h"
@@ -540,6 +542,29 @@ TEST_F(SearchTest, GivenMicrobatchesMayBeMany) {
   const absl::StatusOr<SearchResult> result = FindStrategy(problem);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->best.microbatches, 8192);
+}
+
+// Products that take twice as long for their size each time that they are 64 times as large, as
+// where caches hold small ones: one number of micro-batches after the other is tried as long as it
+// gains.
+TEST_F(SearchTest, MicroBatchesMayBeFasterWhereKernelsWereMeasured) {
+  ClusterSpec spec = FindClusterPreset("dgx-a100:1")->spec();
+  spec.kinds[0].launch_s = 0;
+  const graph::Graph forward = *graph::ParseGraph(MlpText(4096, 1024), "mlp.pst", ops_);
+  const auto microbatches = [&](const ClusterSpec& with) {
+    const Machine machine = {*Cluster::Create(with)};
+    SearchProblem problem = Problem(forward, MlpHints(), machine, 4);
+    problem.limits.tp = 1;
+    problem.limits.pp = 1;
+    const absl::StatusOr<SearchResult> result = FindStrategy(problem);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? result->best.microbatches : 0;
+  };
+  EXPECT_EQ(microbatches(spec), 1);
+  std::vector<SlowdownPoint> slowdown;
+  for (int i = 0; i < 8; ++i) slowdown.push_back({std::pow(64.0, i - 3), std::pow(2.0, i - 3)});
+  spec.kinds[0].kernels = {{"matmul", DType::kF32, RooflineBound::kCompute, slowdown}};
+  EXPECT_GT(microbatches(spec), 2);
 }
 
 // Of a strategy that is given, the number of micro-batches is chosen.

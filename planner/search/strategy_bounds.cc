@@ -13,8 +13,10 @@ namespace penstock::planner {
 namespace {
 
 constexpr double kNoBound = std::numeric_limits<double>::infinity();
-// Smaller kernels are seldom faster for their size, and then by little.
+// Smaller kernels are seldom faster for their size, and then by little, unless caches were
+// measured.
 constexpr double kLeastWithMoreMicrobatches = 0.99;
+constexpr double kLeastWithCaches = 0.95;
 
 }  // namespace
 
@@ -22,9 +24,11 @@ absl::StatusOr<StrategyBounds> StrategyBounds::Create(const Machine& machine, St
   StrategyBounds bounds;
   bounds.serial_s_ = kNoBound;
   bounds.has_own_cores_ = machine.core_groups.empty();
-  bounds.memory_bytes_ = machine.cluster.spec().kinds.size() == 1
-                             ? static_cast<double>(machine.cluster.KindOf(0).memory_bytes)
-                             : kNoBound;
+  const std::vector<DeviceKind>& kinds = machine.cluster.spec().kinds;
+  bounds.has_measured_kernels_ = std::any_of(
+      kinds.begin(), kinds.end(), [](const DeviceKind& kind) { return !kind.kernels.empty(); });
+  bounds.memory_bytes_ =
+      kinds.size() == 1 ? static_cast<double>(machine.cluster.KindOf(0).memory_bytes) : kNoBound;
   const auto num_devices = static_cast<int>(machine.cluster.num_devices());
   const std::vector<int> alike = FirstAlikeGroups(machine.cluster, 1, num_devices);
   for (int device = 0; device < num_devices; ++device) {
@@ -87,7 +91,8 @@ double StrategyBounds::CommunicatingSeconds(const Strategy& strategy, int64_t mi
   if (!fewest.group_s.has_value()) {
     fewest.group_s = work->LeastGroupSeconds(axes, fewest.microbatches).value_or(0);
   }
-  const double least = axes == strategy ? kLeastWithMoreMicrobatches : kLeastWithOptions;
+  const double with_more = has_measured_kernels_ ? kLeastWithCaches : kLeastWithMoreMicrobatches;
+  const double least = axes == strategy ? with_more : kLeastWithOptions;
   return least * WithBubble(*fewest.group_s, strategy, microbatches, may_split_backward);
 }
 

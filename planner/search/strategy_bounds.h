@@ -37,9 +37,12 @@ class StrategyBounds {
   void NoteFewest(const Strategy& strategy, int64_t microbatches);
 
   // The same with what the strategy communicates in its phases. That is measured with the fewest
-  // micro-batches and without options: more do not make it less, and options hardly. 0: not known.
+  // micro-batches and without options: more and options make it hardly less. 0: not known.
   double CommunicatingSeconds(const Strategy& strategy, int64_t microbatches,
                               bool may_split_backward, StrategyWork* work);
+
+  // Whether a kind of device has times of its kernels, not only rates.
+  bool has_measured_kernels() const { return has_measured_kernels_; }
 
   // Bytes of a device's parameters and states, if all are divided as far as the strategy can.
   double StateBytes(const Strategy& strategy) const;
@@ -63,6 +66,7 @@ class StrategyBounds {
   double parameter_bytes_ = 0;
   double optimizer_bytes_ = 0;
   bool has_own_cores_ = true;
+  bool has_measured_kernels_ = false;
   double memory_bytes_ = 0;  // of a device, if all have as much
 };
 
