@@ -195,20 +195,20 @@ absl::Status ModelKernels::Measure(int64_t num_cores,
   const graph::OpRegistry ops = graph::BuiltinOps();
   const graph::ModelRegistry models = graph::BuiltinModels();
   const kernels::KernelRegistry kernels = kernels::CpuKernels();
-  const bool is_first = runs_.empty();
   size_t r = 0;
   for (const Case& c : kCases) {
     const graph::Model* const model = models.FindModel(c.model);
     if (model == nullptr) return absl::InternalError(StrCat("no model '", c.model, "'"));
     for (const Size& size : c.sizes) {
       if (on_model) on_model(c.model);
-      if (is_first) {
-        ASSIGN_OR_RETURN(runs_.emplace_back().plan,
+      if (r == runs_.size()) {
+        ASSIGN_OR_RETURN(planner::Plan plan,
                          PlanModel(ops, *model, c, size, std::min(num_cores, kMostCores), kernels));
+        runs_.push_back({std::move(plan), {}});
       }
       ModelRun& run = runs_[r++];
       ASSIGN_OR_RETURN(auto seconds, RunModel(run.plan, kernels));
-      if (is_first) run.seconds = seconds;
+      if (run.seconds.empty()) run.seconds = seconds;
       for (size_t d = 0; d < seconds.size(); ++d) {
         for (size_t a = 0; a < seconds[d].size(); ++a) {
           run.seconds[d][a] = std::min(run.seconds[d][a], seconds[d][a]);

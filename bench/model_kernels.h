@@ -6,8 +6,8 @@
 // caches still hold when a kernel begins: what the kernel before it made, but not large weights.
 // All cores work at once, as the devices of a step do: they share caches and the memory's rate.
 //
-// Other programs and virtual machines slow a machine down for seconds. So all models run several
-// times, one after the other, and of each kernel the fastest run counts.
+// Other programs and virtual machines slow a machine down for seconds. So Measure may run several
+// times; of each kernel the fastest run counts.
 //
 // Thread rule: one thread.
 
@@ -34,8 +34,8 @@ class ModelKernels {
   absl::Status Measure(int64_t num_cores,
                        const std::function<void(std::string_view name)>& on_model = nullptr);
 
-  // By what `core`, the peak rates of one core, allows. In order of name and dtype. REQUIRES:
-  // Measure has run.
+  // Measured time over the roofline of `core`, which has the peak rates of one core. In order of
+  // name and dtype. REQUIRES: Measure has run.
   std::vector<planner::MeasuredKernel> SlowdownsOn(const planner::DeviceKind& core) const;
 
  private:

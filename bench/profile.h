@@ -30,8 +30,8 @@ namespace penstock::bench {
 struct ProfileOptions {
   int64_t num_devices = 1;  // of one thread each, on this host
   int64_t num_cores = 1;    // that they share
-  // Of all measurements, with others in between: the fastest counts. Other programs and virtual
-  // machines take turns on the cores, and where processes are placed differs from time to time.
+  // Of every measurement: the fastest counts. Other programs and virtual machines take turns on the
+  // cores, and where processes are placed differs from time to time. REQUIRES: at least 1.
   int num_attempts = 3;
   // Told of each part before it is measured: how many of all parts are done, and what comes next.
   // May be null.

@@ -16,7 +16,7 @@ TEST(ProfileTest, AMeasuredMachineIsADescriptionOfACluster) {
   const absl::StatusOr<planner::Cluster> cluster =
       MeasureMachine({.num_devices = 4,
                       .num_cores = 2,
-                      .num_attempts = 1,
+                      .num_attempts = 2,
                       .on_progress = [&](int done, int all, std::string_view next) {
                         EXPECT_EQ(done, num_parts++);
                         EXPECT_FALSE(next.empty());

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
-// Its header takes 5 seconds to compile: users of the checks include it.
+// CLI/CLI.hpp takes 5 seconds to compile, so files that call these checks include it themselves.
 namespace CLI {
 class Validator;
 }

@@ -570,9 +570,9 @@ double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b
 
 // The weights that mixed precision updates are f32: of one plan, the same bits in every run and
 // wherever its devices are. Plans that split the batch or the layers are as near to each other as
-// in f32. Those that split sums over features round their parts to 16 bits before they add them up:
-// they are as near to each other as to f32. AdamW makes updates of the size of the learning rate of
-// the smallest gradients, so of what their sums are rounded by.
+// in f32. Those that split sequences or features round parts of sums to 16 bits before they add
+// them up: they are about as near to each other as to f32. AdamW scales each update to the learning
+// rate, so rounding of the smallest gradients shows in full.
 TEST(AnyPlanInMixedPrecisionTest, MasterWeightsAreThoseOfOneDevice) {
   const std::string mixed = kConstantRate +
                             " --set model.layers=2 --set model.width=64 --set model.heads=2 --set "
@@ -599,9 +599,9 @@ TEST(AnyPlanInMixedPrecisionTest, MasterWeightsAreThoseOfOneDevice) {
   }
 }
 
-// Gradients that f16 cannot hold are zero without a factor; with one that is too large they
+// Gradients that f16 cannot hold are zero without a loss scale; with one that is too large they
 // overflow, and steps update nothing until it has been halved often enough.
-TEST(AnyPlanInMixedPrecisionTest, AFactorOfTheLossKeepsGradientsInTheRangeOfF16) {
+TEST(AnyPlanInMixedPrecisionTest, ALossScaleKeepsGradientsInTheRangeOfF16) {
   const std::string f32 = kConstantRate +
                           " --set model.layers=2 --set model.width=64 --set model.heads=2 --set "
                           "model.context=32 ";

@@ -108,8 +108,8 @@ KernelOr CreateConv2dInputGrad(const KernelSpec& spec, Device& device, Stream& s
       });
 }
 
-// A gradient in f32 of operands of 16 bits, which the library does not have: it rounds its own
-// once.
+// The library writes gradients of weights in the type of the operands only: where those have 16
+// bits, its result is rounded once, and then widened.
 bool WidensWeightGrad(const KernelSpec& spec) {
   return spec.outputs[0].dtype == DType::kF32 && IsHalf(spec.inputs[0].dtype);
 }

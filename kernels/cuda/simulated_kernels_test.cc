@@ -272,8 +272,7 @@ TEST(SimulatedProductsTest, WithoutAnAlgorithmForASumItFollowsTheBias) {
   EXPECT_GT(num_biases, 3);
 }
 
-// A label with the largest logit: the loss is not rounded to what is left of 1.
-// Gradients of weights in one type, by the kernel of this folder; no other convolutions.
+// A library with only gradients of weights, which kernels of this folder compute.
 class HostConvolutions : public ConvolutionLibrary {
  public:
   template <typename T>
@@ -317,21 +316,22 @@ class DeviceWithConvolutions : public SimulatedDevice {
 
 TEST(SimulatedConvolutionsTest, TheLibrarysGradientOfWeightsIsWidened) {
   const KernelRegistry registry = CudaKernels();
-  int num_widened = 0;
+  int num_widened_sums = 0;
   for (KernelCheck check : AllKernelChecks(registry)) {
     if (check.spec.op != "conv2d_weight_grad") continue;
     SCOPED_TRACE(::testing::PrintToString(check));
     DeviceWithConvolutions device;
     if (IsHalf(check.spec.inputs[0].dtype) && check.spec.outputs[0].dtype == DType::kF32) {
       check.tolerance = 1e-2;  // it is rounded once
-      num_widened += check.spec.accumulate ? 1 : 0;
+      num_widened_sums += check.spec.accumulate ? 1 : 0;
     }
     KernelCheckRun(check, registry, device).Run();
     EXPECT_GT(device.library.num_created, 0);
   }
-  EXPECT_GT(num_widened, 1) << "also of those that add to what is there";
+  EXPECT_GT(num_widened_sums, 1) << "also of those that add to what is there";
 }
 
+// A label with the largest logit: the loss is not rounded to what is left of 1.
 TEST(SimulatedCrossEntropyTest, LossesFarBelowOneKeepTheirDigits) {
   constexpr int64_t kSize = 512;
   constexpr int64_t kLabel = 77;
