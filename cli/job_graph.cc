@@ -22,6 +22,7 @@
 #include "base/strings.h"
 #include "graph/text.h"
 #include "graph/training.h"
+#include "planner/cluster/default_core.h"
 #include "planner/compile.h"
 #include "planner/policy/stage_layouts.h"
 #include "planner/search/explain_candidate.h"
@@ -501,6 +502,12 @@ absl::StatusOr<Choice> Choose(const Registries& registries, const Job& job,
     if (!best.device_groups.empty()) {
       StrAppend(&result.note,
                 "; the pipeline's groups of devices: ", StrJoin(best.device_groups, ", "));
+    }
+    const planner::DeviceKind& kind = result.searched->machine.cluster.KindOf(0);
+    if (job.cluster.file.empty() && kind.kernels == planner::DefaultCore().kernels) {
+      result.notes +=
+          "note: the strategy is chosen by built-in figures of a core; `penstock profile -o "
+          "here.toml` measures this machine, for --cluster here.toml\n";
     }
   }
   return Choice{best.strategy, best.stage_starts};

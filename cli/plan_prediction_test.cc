@@ -114,6 +114,18 @@ TEST_F(PlanPredictionTest, ExplanationsSayWhereFewerDevicesWouldDo) {
   EXPECT_GT(json["fewer_devices"][0]["step_s"], json["predicted_step_time_s"]);
 }
 
+TEST_F(PlanPredictionTest, AutoSaysWhereItDoesNotKnowTheMachine) {
+  const auto errors = [&](std::vector<std::string> more) {
+    std::vector<std::string> call = {"plan", Path("job.toml")};
+    call.insert(call.end(), more.begin(), more.end());
+    return Call(call).err;
+  };
+  const std::string note = "by built-in figures of a core; `penstock profile -o here.toml`";
+  EXPECT_THAT(errors({"--strategy", "auto", "--devices", "2"}), HasSubstr(note));
+  EXPECT_THAT(errors({"--strategy", "auto", "--cluster", "cpu-ethernet:2"}), Not(HasSubstr(note)));
+  EXPECT_THAT(errors({"--strategy", "dp=2"}), Not(HasSubstr(note)));
+}
+
 TEST_F(PlanPredictionTest, AutoChoosesForTheClusterAndExplains) {
   const auto plan = [&](std::vector<std::string> more) {
     std::vector<std::string> call = {"plan", Path("job.toml"), "--strategy", "auto"};
