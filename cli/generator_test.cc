@@ -235,8 +235,7 @@ TEST_F(GeneratorTest, AnyStrategyAndAnyNumberOfSlotsGiveTheSameText) {
        {std::pair("dp=1", 5), std::pair("tp=2", 2), std::pair("pp=2", 3), std::pair("dp=2", 2),
         std::pair("dp=2,tp=2", 4), std::pair("dp=2,tp=2,pp=2", 2),
         // What splits sequences in training.
-        std::pair("cp=2", 3), std::pair("dp=2,cp=2,ulysses=true", 1),
-        std::pair("tp=2,sp=true", 3),
+        std::pair("cp=2", 3), std::pair("dp=2,cp=2,ulysses=true", 1), std::pair("tp=2,sp=true", 3),
         // What splits states in training.
         std::pair("dp=2,zero=3", 2)}) {
     const auto texts = Generate(*Start(strategy, slots), kPrompts, options);

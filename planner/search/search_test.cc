@@ -544,7 +544,7 @@ TEST_F(SearchTest, GivenMicrobatchesMayBeMany) {
   EXPECT_EQ(result->best.microbatches, 8192);
 }
 
-// Products that take twice as long for their size each time that they are 64 times as large, as
+// Products that take a fifth longer for their size each time that they are 64 times as large, as
 // where caches hold small ones: one number of micro-batches after the other is tried as long as it
 // gains.
 TEST_F(SearchTest, MicroBatchesMayBeFasterWhereKernelsWereMeasured) {
@@ -562,9 +562,9 @@ TEST_F(SearchTest, MicroBatchesMayBeFasterWhereKernelsWereMeasured) {
   };
   EXPECT_EQ(microbatches(spec), 1);
   std::vector<SlowdownPoint> slowdown;
-  for (int i = 0; i < 8; ++i) slowdown.push_back({std::pow(64.0, i - 3), std::pow(2.0, i - 3)});
+  for (int i = 0; i < 8; ++i) slowdown.push_back({std::pow(64.0, i - 3), std::pow(1.2, i - 3)});
   spec.kinds[0].kernels = {{"matmul", DType::kF32, RooflineBound::kCompute, slowdown}};
-  EXPECT_GT(microbatches(spec), 2);
+  EXPECT_GT(microbatches(spec), 1);
 }
 
 // Of a strategy that is given, the number of micro-batches is chosen.

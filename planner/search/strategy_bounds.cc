@@ -13,10 +13,10 @@ namespace penstock::planner {
 namespace {
 
 constexpr double kNoBound = std::numeric_limits<double>::infinity();
-// Smaller kernels are seldom faster for their size, and then by little, unless caches were
-// measured.
+// Smaller kernels are seldom faster for their size, and then by little, unless kernels were
+// measured: caches hold the tensors of small ones.
 constexpr double kLeastWithMoreMicrobatches = 0.99;
-constexpr double kLeastWithCaches = 0.95;
+constexpr double kLeastWithCaches = 0.9;
 
 }  // namespace
 
@@ -65,8 +65,9 @@ double StrategyBounds::WithBubble(double group_s, const Strategy& strategy, int6
 
 double StrategyBounds::StepSeconds(const Strategy& strategy, int64_t microbatches,
                                    bool may_split_backward) const {
-  return WithBubble(serial_s_ / static_cast<double>(strategy.num_devices()), strategy, microbatches,
-                    may_split_backward);
+  const double least = has_measured_kernels_ ? kLeastWithCaches : 1;
+  return least * WithBubble(serial_s_ / static_cast<double>(strategy.num_devices()), strategy,
+                            microbatches, may_split_backward);
 }
 
 std::array<int64_t, 6> StrategyBounds::AxesOf(const Strategy& strategy) {
