@@ -46,8 +46,6 @@ TEST(GpuProfileTest, MeasuresADeviceThatRunsItsWorkLater) {
           [&](const auto& kernel) { return kernel.op == op && kernel.dtype == dtype; });
       ASSERT_NE(found, kind->kernels.end()) << op << " " << Name(dtype);
       ASSERT_EQ(found->slowdown.size(), 2u);
-      // Below 1 where other programs have slowed the measurement of the memory down.
-      EXPECT_GT(found->slowdown[1].factor, 0.001);
       EXPECT_GT(found->slowdown[0].factor, found->slowdown[1].factor);
     }
   }
