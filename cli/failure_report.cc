@@ -1,7 +1,6 @@
 #include "cli/failure_report.h"
 
 #include <algorithm>
-#include <cctype>
 #include <string_view>
 
 #include "absl/strings/cord.h"
@@ -15,14 +14,6 @@ namespace penstock::cli {
 namespace {
 
 constexpr char kToldPayload[] = "penstock/told";  // of an error that has been printed
-
-std::string Word(const std::string& text) {
-  const bool is_plain = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return std::isalnum(c) ||
-           std::string_view("_-./:=,@%+").find(static_cast<char>(c)) != std::string_view::npos;
-  });
-  return is_plain ? text : actors::QuoteForShell(text);
-}
 
 }  // namespace
 
@@ -64,8 +55,9 @@ std::string DescribeLog(const FailedNode& node) {
 std::string ResumeCommand(const JobCommand& command) {
   const std::vector<std::string>& arguments = command.arguments;
   std::string text = command.starter.empty() ? "" : StrCat(command.starter, " ... ");
-  StrAppend(&text, Word(command.program));
-  for (const std::string& argument : arguments) StrAppend(&text, " ", Word(argument));
+  StrAppend(&text, actors::QuoteForShell(command.program));
+  for (const std::string& argument : arguments)
+    StrAppend(&text, " ", actors::QuoteForShell(argument));
   const auto has = [&](std::string_view option) {
     return std::find(arguments.begin(), arguments.end(), option) != arguments.end();
   };
@@ -81,8 +73,8 @@ std::string ResumeHint(const std::string& checkpoint_folder, bool is_certain,
                        const JobCommand& command) {
   if (checkpoint_folder.empty()) return "";
   return StrCat("continue from the last checkpoint in ", checkpoint_folder, ", on ", host,
-                is_certain ? "" : ", if one was written", ", with: cd ", Word(working_folder),
-                " && ", ResumeCommand(command));
+                is_certain ? "" : ", if one was written", ", with: cd ",
+                actors::QuoteForShell(working_folder), " && ", ResumeCommand(command));
 }
 
 }  // namespace penstock::cli

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <set>
 
-#include "absl/strings/ascii.h"
 #include "cli/files.h"
 #include "cli/plan_summary.h"
 #include "cli/progress.h"
 #include "fmt/format.h"
 
+#include "actors/cluster/node_place.h"
 #include "base/counted.h"
 #include "base/format.h"
 #include "base/machine.h"
@@ -22,24 +22,6 @@
 
 namespace penstock::cli {
 namespace {
-
-std::string ShellWord(std::string_view word) {
-  const bool is_plain = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
-    constexpr std::string_view kPlain = "-_./=,:@%+";
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-           kPlain.find(c) != std::string_view::npos;
-  });
-  if (is_plain) return std::string(word);
-  std::string text = "'";
-  for (const char c : word) {
-    if (c == '\'') {
-      text += "'\\''";
-    } else {
-      text.push_back(c);
-    }
-  }
-  return text + "'";
-}
 
 int64_t NumParameters(const planner::Plan& plan) {
   int64_t count = 0;
@@ -138,7 +120,8 @@ bool IsPage(std::string_view file) { return HasSuffix(file, ".html") || HasSuffi
 
 std::string ShellCommand(const std::vector<std::string>& arguments) {
   std::string text = "penstock";
-  for (const std::string& argument : arguments) StrAppend(&text, " ", ShellWord(argument));
+  for (const std::string& argument : arguments)
+    StrAppend(&text, " ", actors::QuoteForShell(argument));
   return text;
 }
 
