@@ -184,8 +184,8 @@ absl::StatusOr<TextModel> OpenFolder(const Registries& registries, const std::st
   return opened;
 }
 
-std::string Json(const TextModel& model, const std::vector<Generator::Tokens>& made,
-                 const std::vector<std::string>& texts, const GeneratorTimes& times) {
+std::string GenerationJson(const TextModel& model, const std::vector<Generator::Tokens>& made,
+                           const std::vector<std::string>& texts, const GeneratorTimes& times) {
   std::vector<std::string> strings;
   for (const std::string& text : texts) strings.push_back(JsonString(text));
   const auto rate = [](int64_t count, double seconds) {
@@ -427,7 +427,7 @@ absl::Status Generate(const Environment& environment, const GenerateOptions& opt
   watch.reset();
   texts.Finish();
   if (options.is_json) {
-    environment.out << Json(model, made, texts.texts(), generator->times());
+    environment.out << GenerationJson(model, made, texts.texts(), generator->times());
   } else {
     for (size_t i = 0; i < prompts.size() && !is_shown; ++i) {
       environment.out << ReadableUtf8(texts_to_continue[i]) << ReadableUtf8(texts.texts()[i])

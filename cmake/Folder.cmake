@@ -43,7 +43,7 @@ function(penstock_filter_backends name)
   set(${name} "${files}" PARENT_SCOPE)
 endfunction()
 
-# penstock_folder_library(folder [INSTALL] [PUBLIC libs...] [PRIVATE libs...] [CUDA libs...]
+# penstock_folder_library(folder [INSTALL] [OWN_HEADERS] [PUBLIC libs...] [PRIVATE libs...] [CUDA libs...]
 #                         [EXCLUDE_SOURCES names...] [PUBLIC_HEADERS names...] [ALONE names...])
 #
 # The library penstock_<folder>, alias penstock::<folder>: static, or an interface while the folder
@@ -55,7 +55,8 @@ endfunction()
 # (folders named ucx/, cuda/, cudnn/, cudnn_frontend/ or nccl/), which tests/layering_check.py lets
 # include their libraries.
 #
-# ALONE names sources that a unity build compiles one by one (Unity.cmake).
+# ALONE names sources that a unity build compiles one by one (Unity.cmake). OWN_HEADERS is for a
+# folder whose flags differ from those of the others (Precompiled.cmake).
 #
 # CUDA names what the library links, privately, where CUDA is built.
 #
@@ -64,7 +65,7 @@ endfunction()
 # from the release build. Sources that match PENSTOCK_INSTRUMENTED are compiled all the same and come
 # first in linking; so are generated sources, because other folders include their headers.
 function(penstock_folder_library folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "INSTALL" ""
+  cmake_parse_arguments(PARSE_ARGV 1 arg "INSTALL;OWN_HEADERS" ""
     "PUBLIC;PRIVATE;CUDA;EXCLUDE_SOURCES;PUBLIC_HEADERS;ALONE")
   set(target penstock_${folder})
   penstock_sources(sources)
@@ -90,7 +91,11 @@ function(penstock_folder_library folder)
       penstock_capnp(${target} "${schema}")
     endforeach()
     if(sources)
-      penstock_precompile(${target})
+      if(arg_OWN_HEADERS)
+        penstock_precompile(${target})
+      else()
+        penstock_reuse_precompiled(${target} penstock_headers)
+      endif()
       penstock_unity(${target} ${sources} ALONE ${arg_ALONE})
     endif()
     if(PENSTOCK_BUILD_CUDA)

@@ -4,7 +4,7 @@
 #
 # Names in anonymous namespaces must differ within a directory (tests/unity_names_check.py).
 option(PENSTOCK_UNITY "Compile several sources of a directory at once" OFF)
-set(PENSTOCK_UNITY_BATCH 16 CACHE STRING "With PENSTOCK_UNITY: how many sources at once")
+set(PENSTOCK_UNITY_BATCH 32 CACHE STRING "With PENSTOCK_UNITY: how many sources at once")
 set(PENSTOCK_UNITY_TEST_BATCH 12 CACHE STRING "With PENSTOCK_UNITY: how many files make a test program")
 mark_as_advanced(PENSTOCK_UNITY_BATCH PENSTOCK_UNITY_TEST_BATCH)
 

@@ -18,8 +18,6 @@
 namespace penstock::planner {
 namespace {
 
-using Moment = StageTransfer::Moment;
-
 constexpr double kLeastBubble = 1e-9;
 constexpr double kRounding = 1e-9;
 // Of a step: cores that work so much of it are what it waits for.
@@ -46,7 +44,7 @@ ModelWork WithSplitSends(ModelWork work, const StagePlacement& placement, double
     const bool saves = reduced.insert({transfer.value, transfer.copy, transfer.from}).second;
     const double saved_s = saves ? transfer.saved_s : 0;
     switch (transfer.moment) {
-      case Moment::kForward: {
+      case StageTransfer::Moment::kForward: {
         add(-saved_s, &source.forward);
         const bool is_late = transfer.is_read_backward_only;
         add(transfer.gather_s, is_late ? &reader.backward : &reader.forward);
@@ -59,13 +57,13 @@ ModelWork WithSplitSends(ModelWork work, const StagePlacement& placement, double
         }
         break;
       }
-      case Moment::kBackward:
+      case StageTransfer::Moment::kBackward:
         add(-saved_s, &source.backward);
         add(transfer.gather_s, &reader.backward);
         memory.backward_workspace += transfer.num_bytes;
         break;
-      case Moment::kBeforeStep:
-      case Moment::kAfterStep:
+      case StageTransfer::Moment::kBeforeStep:
+      case StageTransfer::Moment::kAfterStep:
         add(transfer.gather_s, &reader.update);
         memory.gradients += transfer.num_bytes;
         break;
@@ -73,7 +71,7 @@ ModelWork WithSplitSends(ModelWork work, const StagePlacement& placement, double
     transfer.num_bytes = transfer.sent_bytes;
     transfer.is_kept_by_source = false;
     transfer.is_kept_by_reader =
-        transfer.moment == Moment::kForward && transfer.is_read_backward_only;
+        transfer.moment == StageTransfer::Moment::kForward && transfer.is_read_backward_only;
   }
   return work;
 }
@@ -274,16 +272,16 @@ class Estimator {
       stage.activation = std::max(work.memory.activations, 1.0);
     }
     pipeline.cores = SharedCoresOf();
-    std::map<std::tuple<int, int, Moment>, double> bytes;
+    std::map<std::tuple<int, int, StageTransfer::Moment>, double> bytes;
     for (const StageTransfer& transfer : work_.transfers) {
       bytes[{transfer.from, transfer.to, transfer.moment}] += transfer.num_bytes;
     }
     for (const auto& [edge, num_bytes] : bytes) {
       const auto& [from, to, moment] = edge;
       const double seconds = SendSeconds(GroupOf(from), GroupOf(to), num_bytes);
-      if (moment == Moment::kForward || moment == Moment::kBackward) {
+      if (moment == StageTransfer::Moment::kForward || moment == StageTransfer::Moment::kBackward) {
         // A value of a forward phase may be read by a backward phase alone, which is later anyway.
-        const bool is_forward = moment == Moment::kForward;
+        const bool is_forward = moment == StageTransfer::Moment::kForward;
         if (is_forward != (from < to)) continue;
         pipeline.edges.push_back({from, to, is_forward, 0, seconds});
         const size_t kind = is_forward ? 0 : 1;
@@ -293,7 +291,7 @@ class Estimator {
           pipeline.stages[stage].seconds[kind] += cpu_s;
           core_seconds[stage][kind] += cpu_s;
         }
-      } else if (moment == Moment::kBeforeStep) {
+      } else if (moment == StageTransfer::Moment::kBeforeStep) {
         double& ready = pipeline.stages[to].ready_s;
         ready = std::max(ready, seconds);
       } else {
@@ -400,8 +398,8 @@ class Estimator {
     for (const StageTransfer& transfer : work_.transfers) {
       MemoryEstimate& source = estimate_.groups[GroupOf(transfer.from)].memory;
       MemoryEstimate& reader = estimate_.groups[GroupOf(transfer.to)].memory;
-      const bool is_often =
-          transfer.moment == Moment::kForward || transfer.moment == Moment::kBackward;
+      const bool is_often = transfer.moment == StageTransfer::Moment::kForward ||
+                            transfer.moment == StageTransfer::Moment::kBackward;
       if (!is_often) {
         reader.transfers += transfer.num_bytes;
         continue;

@@ -1,0 +1,1 @@
+// Owns the headers that the folders share in precompiled form (Precompiled.cmake).
