@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -107,23 +106,25 @@ absl::Status ReportDryRun(const Environment& environment, const RunOptions& opti
   return absl::OkStatus();
 }
 
-// "node1: 3, node2: 1, and 4 more hosts": the slots of hosts.
-std::string ListSlots(const std::vector<actors::NodePlace>& places) {
-  constexpr size_t kMaxHosts = 8;
-  std::vector<std::pair<std::string_view, int64_t>> hosts;  // in their order
+// The hosts of the places in their order, each with its number of places; empty if those of a host
+// are not one after the other.
+std::vector<std::pair<std::string_view, int64_t>> HostsOf(
+    const std::vector<actors::NodePlace>& places) {
+  std::vector<std::pair<std::string_view, int64_t>> hosts;
+  std::set<std::string_view> names;
   for (const actors::NodePlace& place : places) {
-    const auto it = std::find_if(hosts.begin(), hosts.end(),
-                                 [&](const auto& host) { return host.first == place.host; });
-    ++(it != hosts.end() ? *it : hosts.emplace_back(place.host, 0)).second;
+    if (hosts.empty() || hosts.back().first != place.host) {
+      if (!names.insert(place.host).second) return {};
+      hosts.emplace_back(place.host, 0);
+    }
+    ++hosts.back().second;
   }
-  std::string text;
-  for (size_t i = 0; i < std::min(hosts.size(), kMaxHosts); ++i) {
-    StrAppend(&text, text.empty() ? "" : ", ", hosts[i].first, ": ", hosts[i].second);
-  }
-  if (hosts.size() > kMaxHosts) {
-    StrAppend(&text, ", and ", Counted(hosts.size() - kMaxHosts, "more host"));
-  }
-  return text;
+  return hosts;
+}
+
+bool AreEven(const std::vector<std::pair<std::string_view, int64_t>>& hosts) {
+  return std::all_of(hosts.begin(), hosts.end(),
+                     [&](const auto& host) { return host.second == hosts[0].second; });
 }
 
 // Whether the plan is made by this run, and not for a cluster that a file describes.
@@ -131,7 +132,7 @@ bool IsPlannedHere(const RunOptions& options, const Job& job) {
   return !HasSuffix(options.file, ".plan") && options.plan.empty() && job.cluster.file.empty();
 }
 
-// A job that says nothing of hosts has those that it is launched on, if they have as many slots.
+// A job that says nothing of hosts has those that it is launched on.
 absl::Status PlaceOnHosts(const Environment& environment, const RunOptions& options, Job* job) {
   const std::vector<actors::NodePlace>& places = environment.launch.places;
   if (places.empty()) return absl::OkStatus();
@@ -142,37 +143,33 @@ absl::Status PlaceOnHosts(const Environment& environment, const RunOptions& opti
     return absl::InvalidArgumentError(StrCat("--procs ", job->cluster.processes, ": there are ",
                                              places.size(), " slots on the hosts, a process each"));
   }
-  std::map<std::string_view, int64_t> slots;  // of each host
-  for (const actors::NodePlace& place : places) ++slots[place.host];
-  const bool is_even = std::all_of(slots.begin(), slots.end(), [&](const auto& host) {
-    return host.second == slots.begin()->second;
-  });
   const bool says_hosts = job->cluster.hosts != 1 || !job->cluster.host.empty();
   if (says_hosts) return absl::OkStatus();
-  if (is_even) {
-    job->cluster.hosts = static_cast<int64_t>(slots.size());
-  } else if (IsPlannedHere(options, *job)) {
-    environment.err << "note: the hosts have different numbers of slots (" << ListSlots(places)
-                    << "), so the plan is made as if all devices were on one host; list the hosts "
-                       "with their devices in cluster.host, or give each host as many slots"
-                    << (environment.launch.probes_links.value_or(false)
-                            ? "; --probe yes measures no networks between such hosts"
-                            : "")
+  const auto hosts = HostsOf(places);
+  if (!hosts.empty() && AreEven(hosts)) {
+    job->cluster.hosts = static_cast<int64_t>(hosts.size());
+    return absl::OkStatus();
+  }
+  if (!IsPlannedHere(options, *job)) return absl::OkStatus();
+  if (hosts.empty()) {
+    environment.err << "note: the ranks of a host are not one after the other, so the plan is made "
+                       "as if all devices were on one host; start them block by block"
                     << std::endl;
+  } else {
+    for (const auto& [host, num_places] : hosts) job->cluster.host_processes.push_back(num_places);
+    if (environment.launch.probes_links.value_or(false)) {
+      environment.err << "note: --probe yes measures no networks between hosts with different "
+                         "numbers of slots"
+                      << std::endl;
+    }
   }
   return absl::OkStatus();
 }
 
 // Hosts of the places, if each has as many, one host after the other; else 0.
 size_t NumEvenHosts(const std::vector<actors::NodePlace>& places) {
-  std::set<std::string_view> hosts;
-  for (const actors::NodePlace& place : places) hosts.insert(place.host);
-  if (hosts.empty() || places.size() % hosts.size() != 0) return 0;
-  const size_t slots = places.size() / hosts.size();
-  for (size_t i = 0; i < places.size(); ++i) {
-    if (places[i].host != places[i - i % slots].host) return 0;
-  }
-  return hosts.size();
+  const auto hosts = HostsOf(places);
+  return AreEven(hosts) ? hosts.size() : 0;
 }
 
 // Where the hosts of a launch are to have the same part of the plan, the plan may be made for the

@@ -1,5 +1,6 @@
 #include "cli/host_layout.h"
 
+#include <numeric>
 #include <string>
 
 #include "base/blocks.h"
@@ -28,10 +29,32 @@ std::vector<uint32_t> EvenBlocks(int64_t count, int64_t size) {
   return blocks;
 }
 
+// Processes share the devices evenly, those of a host one after the other.
+absl::StatusOr<HostDevices> DevicesOfProcesses(const std::vector<int64_t>& host_processes,
+                                               int64_t num_devices) {
+  const int64_t count = std::accumulate(host_processes.begin(), host_processes.end(), int64_t{0});
+  if (count > num_devices) {
+    return absl::InvalidArgumentError(StrCat(Counted(count, "process", "es"), " for ",
+                                             Counted(num_devices, "device"),
+                                             ": each process needs at least one"));
+  }
+  HostDevices devices;
+  int64_t first = 0;
+  for (const int64_t processes : host_processes) {
+    devices.push_back(static_cast<uint32_t>(BlockBegin(first + processes, count, num_devices) -
+                                            BlockBegin(first, count, num_devices)));
+    first += processes;
+  }
+  return devices;
+}
+
 }  // namespace
 
 absl::StatusOr<HostDevices> HostDevicesOf(const Job& job, int64_t num_devices) {
   const std::vector<Job::Host>& hosts = job.cluster.host;
+  if (!job.cluster.host_processes.empty()) {
+    return DevicesOfProcesses(job.cluster.host_processes, num_devices);
+  }
   if (hosts.empty()) {
     if (job.cluster.hosts <= num_devices) return EvenBlocks(job.cluster.hosts, num_devices);
     return AtKey(job, {"cluster.hosts"},

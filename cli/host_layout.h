@@ -1,6 +1,7 @@
 // How the devices of a job lie on hosts: in contiguous blocks, in the order of the hosts. A job
 // says so with a number of hosts (cluster.hosts), over which devices are spread evenly, or names
-// each host with its devices (cluster.host).
+// each host with its devices (cluster.host). Of a job that says neither, hosts have the devices of
+// the processes that it is launched with there.
 //
 // Thread rule: pure functions on values.
 

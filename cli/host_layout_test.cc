@@ -49,6 +49,16 @@ TEST(HostLayoutTest, AHostMaySayHowManyProcessesItHas) {
   EXPECT_THAT(*ProcessDevicesOf(job, 4), ElementsAre(2, 3, 1, 1));
 }
 
+TEST(HostLayoutTest, HostsOfALaunchHaveTheDevicesOfTheirProcesses) {
+  Job job = Parse("");
+  job.cluster.host_processes = {2, 1};
+  EXPECT_THAT(*HostDevicesOf(job, 3), ElementsAre(2, 1));
+  EXPECT_THAT(*HostDevicesOf(job, 7), ElementsAre(4, 3));  // of processes: 2, 2 and 3
+  EXPECT_THAT(*ProcessDevicesOf(job, 3), IsEmpty());
+  EXPECT_EQ(HostDevicesOf(job, 2).status().message(),
+            "3 processes for 2 devices: each process needs at least one");
+}
+
 TEST(HostLayoutTest, WhatDoesNotFitIsNamed) {
   const Job job = Parse(kUneven);
   EXPECT_THAT(HostDevicesOf(job, 8).status().ToString(),

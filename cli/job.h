@@ -125,8 +125,11 @@ struct Job {
     std::vector<std::string> device_kinds = {"cpu"};  // of its devices: see device_list.h
     std::optional<int64_t> devices;                   // default: what the strategy needs, or 1
     int64_t processes = 1;
-    int64_t hosts = 1;               // that devices are spread over evenly; see host_layout.h
-    std::vector<Host> host;          // in their order; empty: `hosts` of them
+    int64_t hosts = 1;       // that devices are spread over evenly; see host_layout.h
+    std::vector<Host> host;  // in their order; empty: `hosts` of them
+    // Of each host that the job is launched on, where it says nothing of hosts and these have
+    // different numbers of processes. Empty otherwise.
+    std::vector<int64_t> host_processes;
     std::optional<int64_t> threads;  // a device; default: the host's cores over its devices
     bool captures_graphs = true;     // GPUs launch steady phases as CUDA graphs
     double node_timeout = 3.3;       // seconds; a node that does not answer for longer is lost
