@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "base/machine.h"
 #include "base/strings.h"
 #include "kernels/gpu.h"
+#include "transport/nccl.h"
 #include "transport/ucx/ucx_system.h"
 
 namespace penstock::cli {
@@ -32,6 +34,7 @@ struct Check {
   std::string name;
   bool is_ok = false;
   std::string detail;
+  bool is_absent = false;  // what jobs on this machine's cores do without
 };
 
 // Operators that stand for data or state, which the engine itself serves, redistributions, which
@@ -82,16 +85,17 @@ Check CheckKernels(std::string name, const Registries& registries,
 
 // A machine without a GPU can run all jobs but those on GPUs.
 Check CheckGpus() {
-  return {"device cuda", true, penstock::StrJoin(DescribeDevices("cuda"), "; ")};
+  return {"device cuda", true, penstock::StrJoin(DescribeDevices("cuda"), "; "),
+          !kernels::FindGpus().status.ok()};
 }
 
 Check CheckCudaKernels(const Registries& registries) {
-  if (registries.cuda_kernels.Names().empty()) return {"kernels cuda", true, "not built"};
+  if (registries.cuda_kernels.Names().empty()) return {"kernels cuda", true, "not built", true};
   return CheckKernels("kernels cuda", registries, registries.cuda_kernels);
 }
 
 // Jobs run without it: the host then moves what GPUs exchange.
-Check CheckNccl() { return {"nccl", true, DescribeNccl()}; }
+Check CheckNccl() { return {"nccl", true, DescribeNccl(), !transport::FindNccl().status.ok()}; }
 
 // Between hosts.
 Check CheckUcx() {
@@ -100,7 +104,11 @@ Check CheckUcx() {
 }
 
 // Jobs run without it: convolutions then take longer.
-Check CheckCudnn() { return {"cudnn", true, kernels::DescribeCudnn()}; }
+Check CheckCudnn() {
+  std::string detail = kernels::DescribeCudnn();
+  const bool is_absent = detail.starts_with("no cuDNN");
+  return {"cudnn", true, std::move(detail), is_absent};
+}
 
 Check CheckText() {
   const Job job;
@@ -123,7 +131,8 @@ Check CheckTemporaryFolder() {
 Check CheckProcesses(const Environment& environment) {
   const SteadyClock clock;
   const int64_t begin_ns = clock.NowNs();
-  const auto cluster = StartProcesses(environment, {.count = 2});
+  std::ostringstream notes;  // of each that has joined
+  const auto cluster = StartProcesses(WithErr(environment, notes), {.count = 2});
   if (!cluster.ok()) return {"processes", false, std::string(ToStd(cluster.status().message()))};
   if (const absl::Status ended = (*cluster)->Stop(); !ended.ok()) {
     return {"processes", false, std::string(ToStd(ended.message()))};
@@ -154,10 +163,13 @@ absl::Status Doctor(const Environment& environment, bool is_json) {
     if (is_json) {
       list.push_back({{"name", check.name}, {"ok", check.is_ok}, {"detail", check.detail}});
     } else {
-      environment.out << (check.is_ok ? "ok      " : "FAILED  ") << check.name << ": "
-                      << check.detail << "\n";
+      environment.out << (!check.is_ok      ? "FAILED  "
+                          : check.is_absent ? "absent  "
+                                            : "ok      ")
+                      << check.name << ": " << check.detail << "\n";
     }
   }
+  if (!is_json && are_ok) environment.out << "this machine can run jobs\n";
   if (is_json) environment.out << DumpJson({{"checks", list}}) << "\n";
   return are_ok ? absl::OkStatus() : absl::InternalError("some checks failed");
 }

@@ -1,6 +1,7 @@
 #include "cli/fewer_devices.h"
 
 #include "absl/status/statusor.h"
+#include "cli/job_machine.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
@@ -17,6 +18,13 @@ namespace {
 constexpr double kTolerance = 0.02;
 // More devices are only tried where they may be as fast.
 constexpr int64_t kFewDevices = 64;
+
+// ", with 2 threads a device instead of 1": fewer devices of this machine have more of its cores.
+std::string ThreadsText(const Job& job, int64_t num_devices, int64_t num_threads) {
+  const int64_t of_all = ThreadsOf(job, num_devices);
+  if (!job.cluster.file.empty() || num_threads == of_all) return "";
+  return StrCat(", with ", Counted(num_threads, "thread"), " a device instead of ", of_all);
+}
 
 }  // namespace
 
@@ -37,7 +45,8 @@ std::vector<FewerDevices> TryFewerDevices(const Registries& registries, const Jo
     const absl::StatusOr<JobGraph> graph = BuildJobGraph(registries, smaller);
     if (!graph.ok() || !graph->search.has_value() || !graph->search->best.estimate.fits()) break;
     const planner::Candidate& candidate = graph->search->best;
-    tried.push_back({count, planner::Describe(candidate), candidate.estimate.step_s});
+    tried.push_back({count, planner::Describe(candidate), candidate.estimate.step_s,
+                     ThreadsText(job, found.num_devices, ThreadsOf(smaller, count))});
     if (!IsAsFast(tried.back(), found)) break;
   }
   return tried;
@@ -52,7 +61,7 @@ std::string FewerDevicesText(const std::vector<FewerDevices>& tried, const JobGr
   if (fewest != nullptr) {
     StrAppend(&text, "fewer devices: ", Counted(fewest->num_devices, "device"),
               fewest->num_devices == 1 ? " is" : " are", " as fast: ", fewest->strategy,
-              ", estimated step ", FormatSeconds(fewest->step_s), "\n");
+              ", estimated step ", FormatSeconds(fewest->step_s), fewest->threads, "\n");
   }
   if (!tried.empty() && &tried.back() != fewest) {
     const FewerDevices& slower = tried.back();

@@ -22,6 +22,7 @@ struct FewerDevices {
   int64_t num_devices = 0;
   std::string strategy;  // as planner::Describe has it
   double step_s = 0;
+  std::string threads;  // ", with 2 threads a device instead of 1"; empty where they are as many
 };
 
 // Half as many devices as `found` uses, and half as many again as long as those are as fast. The

@@ -192,7 +192,7 @@ void Interrupts::Main() {
       calls.emplace_back([this] { Cancel(); });
       begin(Stage::kCancelling, kCancelGraceMs);
     } else if (is_first && is_gentle && HasAbort()) {
-      err_ << StrCat("\npenstock: ", what, "; ending after this step (again: at once)\n")
+      err_ << StrCat("\npenstock: ", what, "; ending after the steps under way (again: at once)\n")
            << std::flush;
       begin(Stage::kEndingSteps, becomes_late ? kLateGraceMs : kStepGraceMs);
     } else if (stage != Stage::kAborting) {

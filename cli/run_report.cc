@@ -102,8 +102,8 @@ std::string MeanPathText(const RunSummary& summary) {
 
 std::string PathFractions(const actors::CriticalPath& path) {
   return fmt::format(
-      "{:.0f} % of communication hidden behind computation, bubble (devices with nothing to do) "
-      "{:.0f} % of device time",
+      "{:.0f} % of communication hidden behind computation, bubble (devices neither compute nor "
+      "communicate) {:.0f} % of device time",
       100 * path.hidden_fraction(), 100 * path.bubble_fraction());
 }
 
@@ -135,8 +135,12 @@ std::string TraceText(const RunSummary& summary) {
 // A step that takes the time given by planner/cost/replay.h, with the measured times of actors.
 std::string ReplayText(const RunSummary& summary) {
   if (!(summary.replayed_step_s > 0)) return "";
+  // It has medians of many steps, and the step its own times.
+  const bool is_above =
+      summary.path.has_value() && summary.replayed_step_s > RunSeconds(summary.path->duration_ns());
   return StrCat("replayed bound (the step at these kernel times, without overhead) ",
-                FormatSeconds(summary.replayed_step_s));
+                FormatSeconds(summary.replayed_step_s),
+                is_above ? ", above this step: kernels took longer in others" : "");
 }
 
 // The acts that take most of the path, those of all micro-batches together.

@@ -599,7 +599,7 @@ class LaunchMemberTest(unittest.TestCase):
         os.killpg(first.pid, signal.SIGINT)
         _, errors = first.communicate(timeout=PATIENCE_S)
         self.assertEqual(first.returncode, 130, errors)
-        self.assertIn("penstock: interrupted; ending after this step", errors)
+        self.assertIn("penstock: interrupted; ending after the steps under way", errors)
         self.assertRegex(errors, r"penstock: interrupted \(Interrupt\) after step \d+")
         _, errors = second.communicate(timeout=PATIENCE_S)
         self.assertEqual(second.returncode, 1, errors)
@@ -619,7 +619,7 @@ class LaunchMemberTest(unittest.TestCase):
         os.kill(int(job[1]), signal.SIGINT)
         _, errors = run.communicate(timeout=PATIENCE_S)
         # mpirun ends whoever is left once the first has ended with a status.
-        self.assertIn("penstock: interrupted; ending after this step", errors)
+        self.assertIn("penstock: interrupted; ending after the steps under way", errors)
         self.assertRegex(errors, r"interrupted \(Interrupt\) after step \d+")
 
     def test_a_member_that_dies_is_named(self):

@@ -62,7 +62,7 @@ class LocalDeathTest(DeathTest):
         self.launch()
         os.kill(self.node(1), signal.SIGSTOP)  # so that no step ends
         self.run_.send_signal(signal.SIGINT)
-        await_true(lambda: self.output.time_of("interrupted; ending after this step"), "the first one")
+        await_true(lambda: self.output.time_of("interrupted; ending after the steps under way"), "the first one")
         begin = time.monotonic()
         self.run_.send_signal(signal.SIGINT)
         self.assertEqual(self.run_.wait(PATIENCE_S), 130)

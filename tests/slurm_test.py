@@ -214,7 +214,7 @@ exec {PENSTOCK} launch -- {self.job} --json
         """What it has printed."""
         _, errors = run.communicate(timeout=PATIENCE_S)
         errors = self.seen + errors
-        self.assertIn("penstock: interrupted; ending after this step", errors)
+        self.assertIn("penstock: interrupted; ending after the steps under way", errors)
         self.assertNotIn("killed by signal", errors)
         return errors
 
@@ -243,7 +243,7 @@ exec {PENSTOCK} launch -- {self.job} --json
         os.kill(node, signal.SIGSTOP)  # so that no step ends
         step = "{SLURM_JOB_ID}.{SLURM_STEP_ID}"
         self.interrupt_steps_of(node, step)
-        self.read_to(run, "penstock: interrupted; ending after this step")
+        self.read_to(run, "penstock: interrupted; ending after the steps under way")
         self.interrupt_steps_of(node, step)
         errors = self.end_interrupted(run)
         self.assertIn("task 0: Exited with exit code 130\n", errors)

@@ -244,7 +244,7 @@ std::string Describe(const WinningChange& change) {
     case Kind::kNoMemory:
       return "nothing: with that memory another one wins";
     case Kind::kNoLinkRate:
-      return "nothing: no rate of the links that was tried makes it win";
+      return "nothing: faster or slower links do not make it win";
     case Kind::kDeviceMemory:
       return StrCat("a device had ", AtLeast(change.amount), end);
     case Kind::kHostMemory:
