@@ -87,6 +87,21 @@ absl::StatusOr<std::vector<HostSlots>> HostsOfSlurm() {
   return hosts;
 }
 
+// srun refuses hosts that are not of the allocation, but not before the job is planned.
+absl::Status CheckAreAllocated(const std::vector<HostSlots>& hosts) {
+  if (EnvironmentVariable("SLURM_JOB_NODELIST").empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::vector<HostSlots> allocated, HostsOfSlurm());
+  for (const HostSlots& host : hosts) {
+    const bool is_allocated =
+        std::any_of(allocated.begin(), allocated.end(),
+                    [&](const HostSlots& other) { return other.host == host.host; });
+    if (is_allocated) continue;
+    return absl::InvalidArgumentError(StrCat("host ", host.host, " is not in the allocation (",
+                                             EnvironmentVariable("SLURM_JOB_NODELIST"), ")"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<HostSlots>> FindHosts(const LaunchOptions& options,
                                                  const std::string& launcher) {
   if (!options.hosts.empty() && !options.host_file.empty()) {
@@ -432,6 +447,7 @@ absl::Status Launch(const Environment& environment, const LaunchOptions& options
     }
   }
   RETURN_IF_ERROR(CheckUsers(launcher, hosts));
+  if (launcher == "slurm") RETURN_IF_ERROR(CheckAreAllocated(hosts));
   int64_t num_processes = 0;
   for (const HostSlots& host : hosts) num_processes += host.slots;
   if (num_processes > 0) RETURN_IF_ERROR(SetProcesses(num_processes, &arguments));
@@ -445,6 +461,8 @@ absl::Status Launch(const Environment& environment, const LaunchOptions& options
   interrupts.SetActivity("while the addresses of the hosts were looked up");
   LaunchPlan& plan = there.launch;
   ASSIGN_OR_RETURN(plan.places, PlacesOf(environment, options, launcher, hosts));
+  // The command that continues the job is for after the end of the allocation.
+  if (launcher == "slurm" && !EnvironmentVariable("SLURM_JOB_ID").empty()) plan.starter = "salloc";
   plan.hides_core_binding = launcher == "slurm" && !HasCoreBinding(ProgramOf(options, launcher));
   if (const std::string& key_file = options.member.key_file; !key_file.empty()) {
     ASSIGN_OR_RETURN(plan.key, ReadJobKey(key_file));

@@ -43,10 +43,12 @@ namespace penstock::cli {
 namespace {
 
 // A job may be written for more processes than it has devices here; the option means this run.
-absl::Status CheckProcesses(const RunOptions& options, const Job& job, const planner::Plan& plan) {
+absl::Status CheckProcesses(const RunOptions& options, const Job& job, const planner::Plan& plan,
+                            bool is_launched) {
   const int64_t count = job.cluster.processes;
   const auto num_devices = static_cast<int64_t>(plan.devices.size());
   if (!options.processes.has_value() || count <= num_devices) return absl::OkStatus();
+  if (is_launched) return TooManySlots(count, num_devices);
   return AtKey(job, {"cluster.processes"},
                absl::InvalidArgumentError(StrCat(Counted(count, "process", "es"), " for ",
                                                  Counted(num_devices, "device"),
@@ -222,7 +224,7 @@ absl::Status Run(const Environment& environment_of_call, const RunOptions& optio
   interrupts.SetActivity("while the plan was made");
   ASSIGN_OR_RETURN(RunProgram program, GetProgram(environment.registries, options, job));
   RETURN_IF_ERROR(CheckTrains(program.plan));
-  RETURN_IF_ERROR(CheckProcesses(options, job, program.plan));
+  RETURN_IF_ERROR(CheckProcesses(options, job, program.plan, !environment.launch.places.empty()));
   interrupts.SetActivity("while data and weights were read");
   ASSIGN_OR_RETURN(StepFeeds feeds, StepFeeds::Create(program.plan, job));
   // Nobody else writes into the folder from here on.

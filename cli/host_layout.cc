@@ -33,11 +33,7 @@ std::vector<uint32_t> EvenBlocks(int64_t count, int64_t size) {
 absl::StatusOr<HostDevices> DevicesOfProcesses(const std::vector<int64_t>& host_processes,
                                                int64_t num_devices) {
   const int64_t count = std::accumulate(host_processes.begin(), host_processes.end(), int64_t{0});
-  if (count > num_devices) {
-    return absl::InvalidArgumentError(StrCat(Counted(count, "process", "es"), " for ",
-                                             Counted(num_devices, "device"),
-                                             ": each process needs at least one"));
-  }
+  if (count > num_devices) return TooManySlots(count, num_devices);
   HostDevices devices;
   int64_t first = 0;
   for (const int64_t processes : host_processes) {
@@ -115,6 +111,13 @@ absl::StatusOr<std::vector<uint32_t>> ProcessDevicesOf(const Job& job, int64_t n
     for (const uint32_t block : EvenBlocks(count, host.devices)) devices.push_back(block);
   }
   return devices;
+}
+
+absl::Status TooManySlots(int64_t num_slots, int64_t num_devices) {
+  return absl::InvalidArgumentError(
+      StrCat("the hosts have ", Counted(num_slots, "slot"), ", a process each, and the job has ",
+             Counted(num_devices, "device"),
+             ": give the hosts no more slots than that, or set --devices or --strategy"));
 }
 
 std::string ProcessNote(const Job& job, int64_t num_processes) {

@@ -28,6 +28,9 @@ absl::StatusOr<HostDevices> HostDevicesOf(const Job& job, int64_t num_devices);
 // processes of a host share its devices evenly. Without named hosts: empty, as any blocks will do.
 absl::StatusOr<std::vector<uint32_t>> ProcessDevicesOf(const Job& job, int64_t num_processes);
 
+// The error of a job that is launched on more slots than it has devices.
+absl::Status TooManySlots(int64_t num_slots, int64_t num_devices);
+
 // A line "note: ..." where the job describes more hosts than there are processes; else empty.
 std::string ProcessNote(const Job& job, int64_t num_processes);
 

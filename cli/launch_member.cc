@@ -100,7 +100,8 @@ std::string CommandOf(const Variables& variables, const std::string& starter) {
   return is_command ? starter : "";
 }
 
-// A name of the job that can be one of a file: what has started it gives it to all its processes.
+// A name of the job that can be one of a file: what has started it gives it to all its processes,
+// or they have the coordinator's port in common.
 std::string JobOf(const Variables& variables, std::string_view starter) {
   std::string name;
   if (starter == "srun") {
@@ -109,6 +110,8 @@ std::string JobOf(const Variables& variables, std::string_view starter) {
     name = StrCat("mpi-", variables("PMIX_NAMESPACE"));
   } else if (starter == "torchrun" && !variables("TORCHELASTIC_RUN_ID").empty()) {
     name = StrCat("torchrun-", variables("TORCHELASTIC_RUN_ID"), "-", variables("MASTER_PORT"));
+  } else if (!variables("MASTER_PORT").empty()) {
+    name = StrCat("port-", variables("MASTER_PORT"));
   }
   name.resize(std::min(name.size(), kMaxJobNameBytes));
   for (char& c : name) {

@@ -61,6 +61,19 @@ TEST(LaunchMemberTest, KnowsTheCommandThatTheUserHasCalled) {
   EXPECT_EQ(command({{"JOB_COMPLETION_INDEX", "5"}}), "");
 }
 
+// Processes of other hosts keep their logs in folders of the same name.
+TEST(LaunchMemberTest, AllProcessesHaveOneNameOfTheJob) {
+  const auto job = [](const std::map<std::string, std::string>& variables) {
+    return Detect(variables).value()->job;
+  };
+  std::map<std::string, std::string> variables = {{"RANK", "0"}, {"WORLD_SIZE", "2"}};
+  EXPECT_EQ(job(variables), "");
+  variables["MASTER_PORT"] = "29500";
+  EXPECT_EQ(job(variables), "port-29500");
+  variables["TORCHELASTIC_RUN_ID"] = "my/run";
+  EXPECT_EQ(job(variables), "torchrun-my_run-29500");
+}
+
 // The static rendezvous of torchrun listens at MASTER_PORT with a store of its own.
 TEST(LaunchMemberTest, AnAgentOfTorchrunKeepsItsPort) {
   std::map<std::string, std::string> variables = {{"RANK", "0"},

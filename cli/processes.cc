@@ -10,6 +10,7 @@
 #include "cli/line_printer.h"
 
 #include "actors/cluster/core_groups.h"
+#include "actors/cluster/node_place.h"
 #include "base/counted.h"
 #include "base/machine.h"
 #include "base/strings.h"
@@ -89,6 +90,14 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartProcesses(const Environmen
       options.seal_key = launch.seal_key;
       options.join_timeout = launch.join_timeout;
       options.on_listening = launch.on_listening;
+      if (const std::string& file = launch.places[0].key_file;
+          options.on_listening == nullptr && !file.empty()) {
+        options.on_listening = [&err = environment.err, file](const std::string& address,
+                                                              const std::string&) {
+          err << "from other hosts: `penstock top " << address << " --key-file "
+              << actors::QuoteForShell(file) << "`" << std::endl;
+        };
+      }
       // What has started the others has bound them to cores, and this process with its node.
       options.pin = options.pin && std::none_of(options.places.begin(), options.places.end(),
                                                 [](const auto& place) { return place.is_awaited; });

@@ -135,6 +135,11 @@ class LaunchTest(unittest.TestCase):
         key.write_text("7a" * 32 + "\n")
         key.chmod(0o600)
         run = self.start_long(options=("--key-file", str(key)))
+        told = re.search(rf"from other hosts: `penstock top (\S+) --key-file {key}`", self.seen)
+        self.assertIsNotNone(told, self.seen)
+        top = subprocess.run([PENSTOCK, "top", told.group(1), "--key-file", key, "--once"], text=True,
+                             capture_output=True, timeout=PATIENCE_S, check=False)
+        self.assertEqual(top.returncode, 0, top.stderr)
         clients = [pid for pid in processes_with(self.mark)
                    if os.path.samefile(f"/proc/{pid}/exe", shutil.which("ssh"))]
         for pid in clients:
