@@ -64,11 +64,14 @@ absl::Status JoinJob(const Environment& environment, actors::NodeOptions node,
       err << "note: `penstock stack` and `penstock top` will not find this node: "
           << ToStd(status.message()) << std::endl;
     };
-    // Nodes that `penstock run` starts are on its host.
+  }
+  // Beside `penstock run` itself, that one answers.
+  const bool is_beside_run = node.coordinator.starts_with("unix");
+  if (!is_beside_run || !is_quiet) {
     const absl::StatusOr<std::string> socket = NewStatusSocket("node");
     if (socket.ok()) {
       node.status_socket = *socket;
-    } else {
+    } else if (node.on_no_status_socket) {
       node.on_no_status_socket(socket.status());
     }
   }

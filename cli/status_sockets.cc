@@ -159,8 +159,9 @@ absl::StatusOr<actors::StatusAddress> FindJob(const std::string& text, const std
         return actors::StatusAddress{StrCat("unix:", path), ""};
       }
     }
-    return absl::NotFoundError(
-        StrCat("process ", text, " on this host is no job or node of this user"));
+    return absl::NotFoundError(StrCat("process ", text,
+                                      " on this host is no job of this user, nor a node of a job "
+                                      "that runs on another host"));
   }
   if (paths.size() == 1) return actors::StatusAddress{StrCat("unix:", paths[0]), ""};
   // Several processes may belong to one job; a coordinator answers more surely than its nodes.

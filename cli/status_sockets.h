@@ -37,9 +37,11 @@ absl::StatusOr<actors::StatusAddress> FindJob(const std::string& text, const std
 
 // What the commands say of ADDRESS.
 inline constexpr char kJobAddressHelp[] =
-    "ADDRESS is the process id of `penstock run` or `penstock node` on this host, the path of the "
-    "job's status socket, or the address of a coordinator as in `penstock node --join`, with the "
-    "job's key in PENSTOCK_KEY.";
+    "ADDRESS is the process id of the job on this host, or of one of its nodes where the job runs "
+    "on "
+    "another host, the path of a status socket, or the address of a coordinator as in `penstock "
+    "node "
+    "--join`, with the job's key in PENSTOCK_KEY.";
 
 // Asks the job. kDeadlineExceeded, which says whether its process is stopped: there is no answer in
 // a few seconds, longer than a coordinator waits for nodes that do not answer. kAborted: a node

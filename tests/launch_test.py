@@ -140,6 +140,11 @@ class LaunchTest(unittest.TestCase):
         top = subprocess.run([PENSTOCK, "top", told.group(1), "--key-file", key, "--once"], text=True,
                              capture_output=True, timeout=PATIENCE_S, check=False)
         self.assertEqual(top.returncode, 0, top.stderr)
+        # A node answers for the job, as it would on a host of its own.
+        stack = subprocess.run([PENSTOCK, "stack", str(self.node_programs()[0])], text=True,
+                               capture_output=True, timeout=PATIENCE_S, check=False)
+        self.assertEqual(stack.returncode, 0, stack.stderr)
+        self.assertIn("device 0 ", stack.stdout)
         clients = [pid for pid in processes_with(self.mark)
                    if os.path.samefile(f"/proc/{pid}/exe", shutil.which("ssh"))]
         for pid in clients:
