@@ -113,7 +113,7 @@ struct UcxOptions {
   // end nothing has to be shorter by the time between two retries of TCP.
   std::chrono::milliseconds link_timeout{3300};
   // How long closing waits for UCX to let go of the memory of requests.
-  std::chrono::milliseconds release_timeout{1000};
+  std::chrono::milliseconds release_timeout{200};
   // Called by the thread in Wait, once for each failed peer of a device, if UCX has not let go in
   // time of the memory of the peer's requests.
   std::function<void(const absl::Status&)> on_unreleased;
