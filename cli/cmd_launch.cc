@@ -89,15 +89,14 @@ absl::StatusOr<std::vector<HostSlots>> HostsOfSlurm() {
 
 // srun refuses hosts that are not of the allocation, but not before the job is planned.
 absl::Status CheckAreAllocated(const std::vector<HostSlots>& hosts) {
-  if (EnvironmentVariable("SLURM_JOB_NODELIST").empty()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const std::vector<HostSlots> allocated, HostsOfSlurm());
+  const std::string nodes = EnvironmentVariable("SLURM_JOB_NODELIST");
+  if (nodes.empty()) return absl::OkStatus();
+  const absl::StatusOr<std::vector<std::string>> allocated = ExpandNodeList(nodes);
+  RETURN_IF_ERROR(AtVariable("SLURM_JOB_NODELIST", allocated.status()));
   for (const HostSlots& host : hosts) {
-    const bool is_allocated =
-        std::any_of(allocated.begin(), allocated.end(),
-                    [&](const HostSlots& other) { return other.host == host.host; });
-    if (is_allocated) continue;
-    return absl::InvalidArgumentError(StrCat("host ", host.host, " is not in the allocation (",
-                                             EnvironmentVariable("SLURM_JOB_NODELIST"), ")"));
+    if (std::find(allocated->begin(), allocated->end(), host.host) != allocated->end()) continue;
+    return absl::InvalidArgumentError(
+        StrCat("host ", host.host, " is not in Slurm's allocation (", nodes, ")"));
   }
   return absl::OkStatus();
 }

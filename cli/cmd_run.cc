@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -108,17 +107,13 @@ absl::Status ReportDryRun(const Environment& environment, const RunOptions& opti
   return absl::OkStatus();
 }
 
-// The hosts of the places in their order, each with its number of places; empty if those of a host
-// are not one after the other.
+// The hosts of the places in their order, each with its number of places, which are one after the
+// other.
 std::vector<std::pair<std::string_view, int64_t>> HostsOf(
     const std::vector<actors::NodePlace>& places) {
   std::vector<std::pair<std::string_view, int64_t>> hosts;
-  std::set<std::string_view> names;
   for (const actors::NodePlace& place : places) {
-    if (hosts.empty() || hosts.back().first != place.host) {
-      if (!names.insert(place.host).second) return {};
-      hosts.emplace_back(place.host, 0);
-    }
+    if (hosts.empty() || hosts.back().first != place.host) hosts.emplace_back(place.host, 0);
     ++hosts.back().second;
   }
   return hosts;
@@ -148,27 +143,22 @@ absl::Status PlaceOnHosts(const Environment& environment, const RunOptions& opti
   const bool says_hosts = job->cluster.hosts != 1 || !job->cluster.host.empty();
   if (says_hosts) return absl::OkStatus();
   const auto hosts = HostsOf(places);
-  if (!hosts.empty() && AreEven(hosts)) {
+  if (AreEven(hosts)) {
     job->cluster.hosts = static_cast<int64_t>(hosts.size());
     return absl::OkStatus();
   }
   if (!IsPlannedHere(options, *job)) return absl::OkStatus();
-  if (hosts.empty()) {
-    environment.err << "note: the ranks of a host are not one after the other, so the plan is made "
-                       "as if all devices were on one host; start them block by block"
-                    << std::endl;
-  } else {
-    for (const auto& [host, num_places] : hosts) job->cluster.host_processes.push_back(num_places);
-    if (environment.launch.probes_links.value_or(false)) {
-      environment.err << "note: --probe yes measures no networks between hosts with different "
-                         "numbers of slots"
-                      << std::endl;
-    }
+  for (const auto& [host, num_places] : hosts) job->cluster.host_processes.push_back(num_places);
+  if (environment.launch.probes_links.value_or(false)) {
+    environment.err
+        << "note: --probe yes measures no networks between hosts with different numbers "
+           "of slots"
+        << std::endl;
   }
   return absl::OkStatus();
 }
 
-// Hosts of the places, if each has as many, one host after the other; else 0.
+// Hosts of the places, if each has as many; else 0.
 size_t NumEvenHosts(const std::vector<actors::NodePlace>& places) {
   const auto hosts = HostsOf(places);
   return AreEven(hosts) ? hosts.size() : 0;

@@ -57,8 +57,8 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartJobCluster(
   const auto num_devices = static_cast<int64_t>(plan.devices.size());
   int64_t count = job.cluster.processes;
   if (count > num_devices) {
-    notes << "note: cluster.processes is " << count << ", but the job has "
-          << Counted(num_devices, "device") << ": that many processes are started" << std::endl;
+    notes << "note: the job has " << Counted(num_devices, "device") << ", so it starts "
+          << num_devices << " of the " << count << " processes of cluster.processes" << std::endl;
     count = num_devices;
   }
   const std::vector<actors::NodePlace>& places = environment.launch.places;

@@ -65,7 +65,7 @@ absl::Status JoinJob(const Environment& environment, actors::NodeOptions node,
           << ToStd(status.message()) << std::endl;
     };
   }
-  // Beside `penstock run` itself, that one answers.
+  // On its own host, `penstock run` answers itself.
   const bool is_beside_run = node.coordinator.starts_with("unix");
   if (!is_beside_run || !is_quiet) {
     const absl::StatusOr<std::string> socket = NewStatusSocket("node");

@@ -140,7 +140,7 @@ std::string ReplayText(const RunSummary& summary) {
       summary.path.has_value() && summary.replayed_step_s > RunSeconds(summary.path->duration_ns());
   return StrCat("replayed bound (the step at these kernel times, without overhead) ",
                 FormatSeconds(summary.replayed_step_s),
-                is_above ? ", above this step: kernels took longer in others" : "");
+                is_above ? ", above this step: kernels took longer in other steps" : "");
 }
 
 // The acts that take most of the path, those of all micro-batches together.

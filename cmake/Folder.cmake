@@ -43,7 +43,8 @@ function(penstock_filter_backends name)
   set(${name} "${files}" PARENT_SCOPE)
 endfunction()
 
-# penstock_folder_library(folder [INSTALL] [OWN_HEADERS] [PUBLIC libs...] [PRIVATE libs...] [CUDA libs...]
+# penstock_folder_library(folder [INSTALL] [OWN_HEADERS]
+#                         [PUBLIC libs...] [PRIVATE libs...] [CUDA libs...]
 #                         [EXCLUDE_SOURCES names...] [PUBLIC_HEADERS names...] [ALONE names...])
 #
 # The library penstock_<folder>, alias penstock::<folder>: static, or an interface while the folder

@@ -196,6 +196,16 @@ class LaunchTest(unittest.TestCase):
             self.assertIn(f"fits into {num_hosts} hosts", done.stdout)
             self.assertEqual("--probe yes measures no networks" in done.stderr, is_noted, done.stderr)
 
+    def test_a_host_outside_of_the_allocation_is_refused_before_the_job_is_planned(self):
+        for host, is_refused in (("n3", True), ("n2", False)):
+            done = subprocess.run([PENSTOCK, "launch", "--launcher", "slurm", "-H", host, "--through", "false",
+                                   "--listen", "127.0.0.1:0", "--", self.job, "--strategy", "dp=1",
+                                   "--dry-run"], text=True, capture_output=True, timeout=PATIENCE_S,
+                                  check=False, env={**os.environ, "SLURM_JOB_NODELIST": "n[1-2]"})
+            self.assertEqual(done.returncode, 2 if is_refused else 0, done.stderr)
+            self.assertEqual("host n3 is not in Slurm's allocation (n[1-2])" in done.stderr, is_refused,
+                             done.stderr)
+
     def test_an_mpirun_that_starts_nothing_has_no_log(self):
         done = subprocess.run([PENSTOCK, "launch", "--launcher", "mpi", "-H", "n1", "--through", "false",
                                "--listen", "127.0.0.1:0", "--log-dir", str(self.logs), "--", self.job],
