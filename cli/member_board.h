@@ -33,6 +33,9 @@ class MemberBoard {
   virtual absl::Status Post(const MemberNotice& notice, absl::Duration timeout) = 0;
   // What rank 0 has posted. kDeadlineExceeded if that takes longer.
   virtual absl::StatusOr<MemberNotice> Await(absl::Duration timeout) = 0;
+  // What has started this process ends it, and may not answer any more: the destructor does not
+  // wait for the board.
+  virtual void Abandon() {}
 };
 
 }  // namespace penstock::cli

@@ -1,5 +1,7 @@
 #include "cli/member_run.h"
 
+#include <signal.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -359,7 +361,11 @@ absl::Status RunMember(const Environment& environment, LaunchMember member,
                    FindBoard(environment, options, &member));
   if (member.rank == 0) {
     process = nullptr;
-    return RunFirst(environment, member, options, board.get(), run_job);
+    absl::Status status = RunFirst(environment, member, options, board.get(), run_job);
+    // mpirun, which ends all members so when one has died, waits for this one, and answers nobody
+    // meanwhile.
+    if (board != nullptr && ExitStatus(status) == 128 + SIGTERM) board->Abandon();
+    return status;
   }
   absl::Status status = RunOther(member, options, board.get(), process.get());
   TellError(environment.err, &status);  // the board, which goes now, may wait for an answer

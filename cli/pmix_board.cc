@@ -45,7 +45,9 @@ absl::StatusOr<std::unique_ptr<PmixBoard>> PmixBoard::Connect() {
   return std::unique_ptr<PmixBoard>(new PmixBoard(self.nspace));
 }
 
-PmixBoard::~PmixBoard() { (void)PMIx_Finalize(nullptr, 0); }
+PmixBoard::~PmixBoard() {
+  if (!is_abandoned_) (void)PMIx_Finalize(nullptr, 0);
+}
 
 absl::Status PmixBoard::Post(const MemberNotice& notice, absl::Duration /*timeout*/) {
   const std::array<std::pair<const char*, const std::string*>, 2> values = {

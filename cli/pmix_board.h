@@ -23,7 +23,7 @@ class PmixBoard final : public MemberBoard {
   static bool HasServer(const Variables& variables);
 
   static absl::StatusOr<std::unique_ptr<PmixBoard>> Connect();
-  // Tells the server that this process ends in order.
+  // Tells the server that this process ends in order, and waits for its answer, for up to 2 s.
   ~PmixBoard() override;
   PmixBoard(const PmixBoard&) = delete;
   PmixBoard& operator=(const PmixBoard&) = delete;
@@ -33,12 +33,14 @@ class PmixBoard final : public MemberBoard {
   // The server is on this host, and takes it at once.
   absl::Status Post(const MemberNotice& notice, absl::Duration timeout) override;
   absl::StatusOr<MemberNotice> Await(absl::Duration timeout) override;
+  void Abandon() override { is_abandoned_ = true; }
 
  private:
   explicit PmixBoard(std::string job) : job_(std::move(job)) {}
   absl::StatusOr<std::string> AwaitValue(const char* name, absl::Time deadline) const;
 
   const std::string job_;  // PMIx calls it a namespace
+  bool is_abandoned_ = false;
 };
 
 }  // namespace penstock::cli
