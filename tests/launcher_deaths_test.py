@@ -11,9 +11,11 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -22,8 +24,8 @@ sys.path.insert(0, str(ROOT))
 sys.dont_write_bytecode = True
 
 from tests.support import ssh_server  # noqa: E402
-from tests.support.deaths import (BOUND_S, PENSTOCK, DeathTest, HostsDeathTest,  # noqa: E402
-                                  command_of)
+from tests.support.deaths import (BOUND_S, MARK, PENSTOCK, DeathTest,  # noqa: E402
+                                  HostsDeathTest, command_of)
 from tests.support.launched_job import PATIENCE_S, children_of, losses  # noqa: E402
 from tests.support.ssh_server import await_true  # noqa: E402
 
@@ -101,6 +103,32 @@ class SshDeathTest(HostsDeathTest):
     def test_a_node(self):
         self.launch()
         self.check_kill(self.node(1), 1, "n3")
+
+    def test_a_node_beside_another_job_on_the_same_hosts(self):
+        """A job that fails ends its own processes alone: the steps of the other one go on."""
+        folder = tempfile.TemporaryDirectory(prefix="penstock_other.")
+        self.addCleanup(folder.cleanup)
+        job, logs, output = (pathlib.Path(folder.name) / name for name in ("job.toml", "logs", "output"))
+        shutil.copy(self.job, job)
+        command = self.command("--", str(job), "--set", "train.steps=1000000", "--set", "train.log_every=1")
+        command[command.index("--log-dir") + 1] = str(logs)
+        unmarked = {name: value for name, value in os.environ.items() if name != MARK}
+        with open(output, "w", encoding="utf-8") as errors:
+            other = subprocess.Popen(self.network.on_host(0, command), stdout=subprocess.DEVNULL,
+                                     stderr=errors, env=unmarked)
+        self.addCleanup(other.wait)
+        self.addCleanup(other.kill)
+
+        def steps():
+            return len(re.findall(r"(?m)^step +[0-9]+/", output.read_text()))
+        await_true(steps, "the first step of the other job")
+        self.before |= set(self.network.processes())
+        self.launch()
+        self.check_kill(self.node(1), 1, "n3")
+        before = steps()
+        await_true(lambda: steps() > before, "a further step of the other job")
+        other.send_signal(signal.SIGINT)
+        self.assertEqual(other.wait(PATIENCE_S), 128 + signal.SIGINT, output.read_text())
 
     def test_a_host(self):
         self.launch()
@@ -194,6 +222,9 @@ class SshDeathTest(HostsDeathTest):
             self.cut(2)
             time.sleep(pause_s)
             self.network.switch(2, "up")
+        # A host that loses its link forgets the hardware addresses of others, and asks for them once a
+        # second. So steps go on before the next link is lost: the pause would be a longer one otherwise.
+        lines += [process.stdout.readline() for _ in range(20)]
         for host in (1, 2) * 5:
             self.network.switch(host, "down")
             time.sleep(0.1)
