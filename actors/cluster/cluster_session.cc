@@ -200,9 +200,10 @@ absl::Status ClusterSession::Error(uint32_t rank, control::Observer::ErrorParams
     return absl::InvalidArgumentError(
         StrCat("an error of device ", device, ", ", StepName(step, first_step_)));
   }
-  absl::Status status = control::ReadError(params.getStatus());
-  SetOrigin({.rank = static_cast<int32_t>(rank)}, &status);
-  ReportError(status, [this, device, step, status] { observer_->OnError(device, step, status); });
+  const absl::Status status = control::ReadError(params.getStatus());
+  absl::Status named = WithPrefix(StrCat(context_->name_of(rank), ": "), status);
+  SetOrigin({.rank = static_cast<int32_t>(rank)}, &named);
+  ReportError(status, [this, device, step, named] { observer_->OnError(device, step, named); });
   return absl::OkStatus();
 }
 

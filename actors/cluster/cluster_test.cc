@@ -39,6 +39,7 @@ namespace penstock::actors {
 namespace {
 
 using testing::ClusterTest;
+using ::testing::ContainsRegex;
 using testing::Fault;
 using ::testing::HasSubstr;
 using testing::IsAlive;
@@ -297,7 +298,7 @@ TEST_F(ClusterTest, ProcessesMayHaveUnevenDevices) {
               HasSubstr("(4, 0); expected at least one for each of 2"));
 }
 
-// A kernel's error is the step's, with the actor's name, and the job goes on.
+// A kernel's error is the step's, with the names of its node and actor, and the job goes on.
 TEST_F(ClusterTest, ErrorsOfKernelsComeWithTheirNames) {
   absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(Options(2));
   ASSERT_TRUE(cluster.ok()) << cluster.status();
@@ -305,8 +306,9 @@ TEST_F(ClusterTest, ErrorsOfKernelsComeWithTheirNames) {
   ASSERT_TRUE(session.ok()) << session.status();
   const absl::StatusOr<StepResult> failed = (*session)->Run(MakeFeeds(2, 1, Fault::kError));
   EXPECT_EQ(failed.status().code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(ToStd(failed.status().message()),
+              ContainsRegex("^node 1 \\(pid [0-9]+ on .*\\): actor y on device 1, step 1, "));
   EXPECT_THAT(failed.status().ToString(), HasSubstr("told to fail"));
-  EXPECT_THAT(failed.status().ToString(), HasSubstr("device 1"));
   const absl::StatusOr<StepResult> next = (*session)->Run(MakeFeeds(2));
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_EQ(next->Find("s")->As<float>()[0], -8);
