@@ -1,3 +1,6 @@
+#include <openssl/ssl.h>
+
+#include <array>
 #include <memory>
 #include <string>
 
@@ -90,6 +93,43 @@ class SecureChannelTest : public ::testing::Test {
     return talk;
   }
 
+  // What the coordinator says of a client that has no certificate and offers these versions of TLS.
+  std::string ErrorOfStranger(int min_version, int max_version) {
+    auto coordinator = SecureChannel::Create(kKey, ChannelSide::kCoordinator);
+    if (!coordinator.ok()) return coordinator.status().ToString();
+    auto pipe = kj::newTwoWayPipe();
+    kj::AsyncIoStream& wire = *pipe.ends[1];
+    std::string error;
+    auto served = (*coordinator)
+                      ->Secure(kj::mv(pipe.ends[0]))
+                      .ignoreResult()
+                      .catch_([&error](kj::Exception&& exception) {
+                        error = exception.getDescription().cStr();
+                      })
+                      .eagerlyEvaluate(nullptr);
+    const std::unique_ptr<SSL_CTX, void (*)(SSL_CTX*)> context(SSL_CTX_new(TLS_client_method()),
+                                                               SSL_CTX_free);
+    SSL_CTX_set_min_proto_version(context.get(), min_version);
+    SSL_CTX_set_max_proto_version(context.get(), max_version);
+    const std::unique_ptr<SSL, void (*)(SSL*)> ssl(SSL_new(context.get()), SSL_free);
+    BIO* const from = BIO_new(BIO_s_mem());
+    BIO* const to = BIO_new(BIO_s_mem());
+    SSL_set_bio(ssl.get(), from, to);  // which frees them
+    SSL_set_connect_state(ssl.get());
+    std::array<char, 1 << 14> bytes;
+    while (!served.poll(*scope_)) {
+      (void)SSL_do_handshake(ssl.get());
+      const int sent = BIO_read(to, bytes.data(), bytes.size());
+      if (sent > 0) wire.write(bytes.data(), static_cast<size_t>(sent)).wait(*scope_);
+      if (served.poll(*scope_)) break;
+      const size_t received = wire.tryRead(bytes.data(), 1, bytes.size()).wait(*scope_);
+      if (received == 0) break;
+      BIO_write(from, bytes.data(), static_cast<int>(received));
+    }
+    served.wait(*scope_);
+    return error;
+  }
+
   // Behind pointers: their destructors may throw.
   std::unique_ptr<kj::EventLoop> loop_ = std::make_unique<kj::EventLoop>();
   std::unique_ptr<kj::WaitScope> scope_ = std::make_unique<kj::WaitScope>(*loop_);
@@ -140,6 +180,16 @@ TEST_F(SecureChannelTest, AnotherKeyIsAnotherAuthority) {
   const Talk talk = Exchange(**coordinator, **node, "hello");
   EXPECT_NE(talk.error, "");
   EXPECT_FALSE(talk.has_arrived);
+}
+
+TEST_F(SecureChannelTest, AClientWithoutACertificateIsRefused) {
+  EXPECT_THAT(ErrorOfStranger(TLS1_2_VERSION, TLS1_3_VERSION),
+              HasSubstr("peer did not return a certificate"));
+}
+
+TEST_F(SecureChannelTest, OlderVersionsOfTlsAreRefused) {
+  EXPECT_THAT(ErrorOfStranger(TLS1_2_VERSION, TLS1_2_VERSION), HasSubstr("no shared cipher"));
+  EXPECT_THAT(ErrorOfStranger(TLS1_VERSION, TLS1_1_VERSION), HasSubstr("unsupported protocol"));
 }
 
 TEST_F(SecureChannelTest, ANodeIsNoCoordinator) {
