@@ -68,12 +68,9 @@ bool IsStarted(const Variables& variables, bool is_on_terminal, const Starter& s
 
 // Where rank 0 of a step listens, and how many tasks it has on each of its nodes.
 absl::Status FindInStep(const Variables& variables, LaunchMember* member) {
-  const absl::StatusOr<std::vector<int64_t>> tasks =
+  absl::StatusOr<std::vector<int64_t>> tasks =
       ParseTasksPerNode(variables("SLURM_STEP_TASKS_PER_NODE"));
-  if (tasks.ok() && std::count(tasks->begin(), tasks->end(), tasks->front()) ==
-                        static_cast<int64_t>(tasks->size())) {
-    member->local_size = tasks->front();
-  }
+  if (tasks.ok()) member->host_sizes = *std::move(tasks);
   const absl::StatusOr<std::vector<std::string>> hosts =
       ExpandNodeList(variables("SLURM_STEP_NODELIST"));
   if (hosts.ok()) {
@@ -146,7 +143,12 @@ absl::StatusOr<std::optional<LaunchMember>> DetectMember(const Variables& variab
       ASSIGN_OR_RETURN(member.size, Number(variables, starter.size, 1, kMaxSlots));
     }
     if (starter.local_size != nullptr && !variables(starter.local_size).empty()) {
-      ASSIGN_OR_RETURN(member.local_size, Number(variables, starter.local_size, 1, kMaxSlots));
+      ASSIGN_OR_RETURN(const int64_t local_size,
+                       Number(variables, starter.local_size, 1, kMaxSlots));
+      // Of this host; the variables do not say whether others have as many.
+      if (member.size % local_size == 0) {
+        member.host_sizes.assign(static_cast<size_t>(member.size / local_size), local_size);
+      }
     }
     const int64_t max_rank = (member.size > 0 ? member.size : kMaxSlots) - 1;
     ASSIGN_OR_RETURN(member.rank, Number(variables, starter.rank, 0, max_rank));

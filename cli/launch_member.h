@@ -21,12 +21,13 @@
 namespace penstock::cli {
 
 struct LaunchMember {
-  std::string starter;     // what has started it, for messages: "srun"; empty: nothing has
-  std::string command;     // with which the user has; empty: there is none, or it is not known
-  std::string job;         // its name, the same on all hosts; empty: its variables do not say
-  int64_t rank = 0;        // negative: etcd gives one
-  int64_t size = 0;        // processes of the job; 0: its variables do not say
-  int64_t local_size = 0;  // processes on each host, with neighbouring ranks; 0: not known
+  std::string starter;  // what has started it, for messages: "srun"; empty: nothing has
+  std::string command;  // with which the user has; empty: there is none, or it is not known
+  std::string job;      // its name, the same on all hosts; empty: its variables do not say
+  int64_t rank = 0;     // negative: etcd gives one
+  int64_t size = 0;     // processes of the job; 0: its variables do not say
+  // Processes on each host, whose ranks are neighbours; empty: its variables do not say.
+  std::vector<int64_t> host_sizes = {};
   // Names of the hosts, in the order of the ranks on them; empty: its variables do not say.
   std::vector<std::string> hosts = {};
   // Where rank 0 listens; an empty host or port 0: its variables do not say.

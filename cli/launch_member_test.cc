@@ -22,14 +22,18 @@ absl::StatusOr<std::optional<LaunchMember>> Detect(
       is_on_terminal);
 }
 
-// "srun 1/4 at n1:20005", "none", or the message of an error.
+// "srun 1/4 at n1:20005, on hosts 2+2", "none", or the message of an error.
 std::string Describe(const std::map<std::string, std::string>& variables) {
   const absl::StatusOr<std::optional<LaunchMember>> member = Detect(variables);
   if (!member.ok()) return std::string(ToStd(member.status().message()));
   if (!member->has_value()) return "none";
   const LaunchMember& found = **member;
+  std::string hosts;
+  for (const int64_t count : found.host_sizes) {
+    StrAppend(&hosts, hosts.empty() ? ", on hosts " : "+", count);
+  }
   return StrCat(found.starter, " ", found.rank, "/", found.size, " at ", found.host, ":",
-                found.port, found.local_size > 0 ? StrCat(", ", found.local_size, " a host") : "");
+                found.port, hosts);
 }
 
 TEST(LaunchMemberTest, DetectsWhatHasStartedTheProcess) {
@@ -39,7 +43,7 @@ TEST(LaunchMemberTest, DetectsWhatHasStartedTheProcess) {
                       {"MASTER_ADDR", "10.0.0.1"},
                       {"MASTER_PORT", "29500"},
                       {"LOCAL_WORLD_SIZE", "4"}}),
-            "torchrun 3/8 at 10.0.0.1:29500, 4 a host");
+            "torchrun 3/8 at 10.0.0.1:29500, on hosts 4+4");
   EXPECT_EQ(Describe({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}}),
             "mpirun 0/2 at :0");
   EXPECT_EQ(Describe({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MASTER_ADDR", "a"}}),
@@ -135,9 +139,10 @@ TEST(LaunchMemberTest, AStepOfSlurmTellsWhereRankZeroListens) {
                                              {"SLURM_STEP_NODELIST", "n[08-11]"}};
   EXPECT_EQ(Describe(task), "srun 2/4 at n08:26185");
   task["SLURM_STEP_TASKS_PER_NODE"] = "1(x4)";
-  EXPECT_EQ(Describe(task), "srun 2/4 at n08:26185, 1 a host");
-  task["SLURM_STEP_TASKS_PER_NODE"] = "2,1";
-  EXPECT_EQ(Describe(task), "srun 2/4 at n08:26185");
+  EXPECT_EQ(Describe(task), "srun 2/4 at n08:26185, on hosts 1+1+1+1");
+  task["SLURM_STEP_TASKS_PER_NODE"] = "2,1(x2)";
+  EXPECT_EQ(Describe(task), "srun 2/4 at n08:26185, on hosts 2+1+1");
+  task["SLURM_STEP_TASKS_PER_NODE"] = "?";
   task["MASTER_ADDR"] = "10.1.1.1";
   task["MASTER_PORT"] = "1234";
   EXPECT_EQ(Describe(task), "srun 2/4 at 10.1.1.1:1234");

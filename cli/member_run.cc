@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -136,15 +137,16 @@ absl::StatusOr<std::unique_ptr<MemberBoard>> FindBoard(const Environment& enviro
 // Ranks of a host are neighbours, as starters place them by default.
 std::vector<actors::NodePlace> PlacesOf(const LaunchMember& member) {
   std::vector<actors::NodePlace> places(static_cast<size_t>(member.size));
-  const bool knows_hosts = member.local_size > 0 && member.size % member.local_size == 0;
-  const bool has_names =
-      knows_hosts && static_cast<int64_t>(member.hosts.size()) == member.size / member.local_size;
-  for (size_t rank = 0; rank < places.size(); ++rank) {
-    places[rank].is_awaited = rank > 0;
-    if (!knows_hosts) continue;
-    const size_t host = rank / static_cast<size_t>(member.local_size);
-    places[rank].is_host_named = has_names;
-    places[rank].host = has_names ? member.hosts[host] : StrCat("host ", host);
+  for (size_t rank = 0; rank < places.size(); ++rank) places[rank].is_awaited = rank > 0;
+  const std::vector<int64_t>& sizes = member.host_sizes;
+  if (std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != member.size) return places;
+  const bool has_names = member.hosts.size() == sizes.size();
+  auto place = places.begin();
+  for (size_t host = 0; host < sizes.size(); ++host) {
+    for (int64_t i = 0; i < sizes[host]; ++i, ++place) {
+      place->is_host_named = has_names;
+      place->host = has_names ? member.hosts[host] : StrCat("host ", host);
+    }
   }
   return places;
 }

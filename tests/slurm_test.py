@@ -7,6 +7,7 @@ build/bin/penstock).
 import contextlib
 import os
 import pathlib
+import re
 import secrets
 import select
 import shutil
@@ -187,6 +188,19 @@ exec {PENSTOCK} launch -- {self.job} --json
         self.run_in_slurm("srun", "-N", "2", "--ntasks-per-node=2",
                           f"--export=ALL,MASTER_ADDR=127.0.0.1,MASTER_PORT={port}", PENSTOCK,
                           "launch", "--key-file", key, "--", self.job, "--json")
+
+    def test_hosts_with_different_numbers_of_tasks_are_planned_for(self):
+        job = [self.job, "--strategy", "dp=3", "--set", "train.batch=6"]
+
+        def plan_of(*command):
+            done = subprocess.run([*command, *job], capture_output=True, text=True, check=False,
+                                  timeout=PATIENCE_S, env=self.cluster.environment)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return re.search(r"plan: (.*\n)+?.*predicted", done.stderr).group()
+        members = plan_of("srun", "--mpi=pmix", "-N", "2", "-n", "3", PENSTOCK, "launch", "--")
+        self.assertEqual(members, plan_of(PENSTOCK, "launch", "-H", "n1:2,n2:1", "--listen", "127.0.0.1:0",
+                                          "--launcher", "ssh", "--", "--dry-run"))
+        self.assertNotEqual(members, plan_of(PENSTOCK, "run", "--procs", "3", "--dry-run"))
 
     def start_long(self, *command):
         """A job that trains until it is ended; once it has begun."""
