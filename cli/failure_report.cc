@@ -73,8 +73,11 @@ std::string ResumeHint(const std::string& checkpoint_folder, bool is_certain,
                        const JobCommand& command) {
   if (checkpoint_folder.empty()) return "";
   return StrCat("continue from the last checkpoint in ", checkpoint_folder, ", on ", host,
-                is_certain ? "" : ", if one was written", ", with: cd ",
-                actors::QuoteForShell(working_folder), " && ", ResumeCommand(command));
+                is_certain ? "" : ", if one was written", ", with",
+                command.is_of_each_process
+                    ? " (in each of its processes, with the variables that it had)"
+                    : "",
+                ": cd ", actors::QuoteForShell(working_folder), " && ", ResumeCommand(command));
 }
 
 }  // namespace penstock::cli

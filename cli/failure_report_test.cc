@@ -57,6 +57,11 @@ TEST(ResumeHintTest, NamesTheFolderAndTheHost) {
             "continue from the last checkpoint in /ckpt, on a, if one was written, with: cd "
             "/home/me && penstock run job.toml --resume");
   EXPECT_EQ(ResumeHint("", true, "/home/me", "a", command), "");
+  EXPECT_EQ(
+      ResumeHint("/ckpt", true, "/home/me", "a",
+                 {.arguments = {"launch", "--", "job.toml"}, .is_of_each_process = true}),
+      "continue from the last checkpoint in /ckpt, on a, with (in each of its processes, with "
+      "the variables that it had): cd /home/me && penstock launch -- job.toml --resume");
 }
 
 }  // namespace

@@ -38,7 +38,8 @@ std::string HintOf(const Environment& environment, const Job& job, bool is_certa
                     std::filesystem::current_path(error).string(), HostName(),
                     {.program = environment.called_as,
                      .arguments = environment.arguments,
-                     .starter = environment.launch.starter});
+                     .starter = environment.launch.starter,
+                     .is_of_each_process = environment.launch.is_of_each_process});
 }
 
 }  // namespace

@@ -682,8 +682,9 @@ class LaunchMemberTest(unittest.TestCase):
         self.assertLess(time.monotonic() - killed, 4)
         self.assertEqual(members[1].returncode, 1, errors)
         self.assertRegex(errors, rf"penstock: the coordinator \(pid {members[0].pid} on \S+\) is gone; "
-                         rf"continue from the last checkpoint in {checkpoints}, on \S+, if one was written, with: "
-                         rf"cd \S+ && {PENSTOCK} launch .*--key-file {self.key} -- .* --resume\n")
+                         rf"continue from the last checkpoint in {checkpoints}, on \S+, if one was written, with "
+                         rf"\(in each of its processes, with the variables that it had\): cd \S+ && "
+                         rf"{PENSTOCK} launch .*--key-file {self.key} -- .* --resume\n")
 
     def test_members_end_with_what_has_started_them(self):
         # The shell starts both, and waits.
