@@ -21,7 +21,7 @@ PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
 sys.path.insert(0, str(ROOT))
 sys.dont_write_bytecode = True
 
-from tests.support import ssh_server  # noqa: E402
+from tests.support import control_group, ssh_server  # noqa: E402
 from tests.support.launched_job import (PATIENCE_S, STEPS, free_port, job_text,  # noqa: E402
                                         losses, losses_here)
 from tests.support.ssh_server import await_true, processes_with, texts_of_processes  # noqa: E402
@@ -123,12 +123,31 @@ class LaunchTest(unittest.TestCase):
                 break
         return run
 
-    def test_the_key_is_in_no_command_line_and_no_environment(self):
-        self.start_long()
+    def test_the_key_is_in_no_command_line_no_environment_and_no_log(self):
+        run = self.start_long()
         texts = texts_of_processes(self.mark)
         self.assertGreater(len(texts), 6)
+        run.send_signal(signal.SIGINT)
+        _, errors = run.communicate(timeout=PATIENCE_S)
+        texts += [text.encode() for text in (self.seen, errors, *self.logs_of_nodes())]
         for text in texts:
             self.assertIsNone(re.search(rb"[0-9a-fA-F]{64}", text), text)
+
+    def test_a_node_without_memory_is_named_with_the_reason(self):
+        try:
+            group = control_group.memory_group(128 << 20)
+        except OSError as error:
+            self.skipTest(f"no limit of memory here: {error}")
+        self.addCleanup(group.close)
+        self.have_nodes_say(f"echo $$ > {group.processes}")
+        # More than the limit: 25 million parameters, their gradients and the states of Adam.
+        run = subprocess.run(self.launch("--set", "model.width=512", "--set", "model.layers=8"),
+                             capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        await_true(lambda: not self.node_programs(), "the end of the nodes")
+        self.assertEqual(run.returncode, 128 + signal.SIGKILL, run.stderr)
+        self.assertRegex(run.stderr, r"penstock: node \d \(pid \d+ on 127\.0\.0\.1\) was killed by signal 9 "
+                         r"\(Killed\), probably for lack of memory: the kernel's out-of-memory killer has "
+                         "acted since it started")
 
     def test_a_host_may_have_the_key_in_a_file(self):
         key = self.folder / "key"
