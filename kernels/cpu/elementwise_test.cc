@@ -395,6 +395,31 @@ TEST_F(ElementwiseTest, ExpOfWhatIsBelowTheNormalNumbersIsZero) {
   EXPECT_EQ(Run("add", {small, small})[0].As<float>()[0], tiny * 2);
 }
 
+// Every float near the largest x whose exponential is finite: the sum of a power of two and a
+// mantissa that is rounded up to 1 would be a NaN.
+TEST_F(ElementwiseTest, TheLastFiniteExponentialIsFollowedByInfinity) {
+  const auto floats = [](float first, float last) {
+    std::vector<float> values;
+    for (float x = first; x < last; x = std::nextafter(x, last)) values.push_back(x);
+    return TensorOf<float>({static_cast<int64_t>(values.size())}, values);
+  };
+  const Tensor large = floats(88.7f, 88.75f);
+  const Tensor exponentials = Run("exp", {large})[0];
+  for (int64_t i = 0; i < large.num_elements(); ++i) {
+    ASSERT_TRUE(IsNear(exponentials.As<float>()[i],
+                       std::exp(static_cast<Real>(large.As<float>()[i])), 4e-7))
+        << "exp of " << large.As<float>()[i];
+  }
+  for (const auto& [op, x] :
+       {std::pair{"sigmoid", floats(-88.75f, -88.7f)}, std::pair{"silu", floats(-88.75f, -88.7f)},
+        std::pair{"gelu", floats(-10.07f, -10.05f)}}) {
+    const Tensor y = Run(op, {x})[0];
+    for (int64_t i = 0; i < x.num_elements(); ++i) {
+      ASSERT_TRUE(std::abs(y.As<float>()[i]) < 1e-36f) << op << " of " << x.As<float>()[i];
+    }
+  }
+}
+
 TEST_F(ElementwiseTest, CastsToIntegersSaturate) {
   const Tensor x =
       TensorOf<float>({7}, {-1e30f, -200.9f, -1.9f, 1.9f, 200.9f, 1e30f, std::nanf("")});

@@ -270,7 +270,7 @@ template <>
 struct ExpConstants<float> {
   static constexpr int kDegree = 7;
   static constexpr float kMin = -87.336544f;  // exp is not a normal number below,
-  static constexpr float kMax = 88.722839f;   // and infinite above
+  static constexpr float kMax = 88.722831f;   // and infinite above
   static constexpr float kLn2High = 0.693359375f;
   static constexpr float kLn2Low = -2.12194440e-4f;
   static constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer,
