@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -165,7 +166,9 @@ absl::StatusOr<LaunchFigures> MeasureAgents(const LaunchBenchOptions& options) {
   figures.join_s = 1e-9 * static_cast<double>(joined_ns - begin_ns);
   figures.coordinator_cpu_us =
       1e6 * (ThreadSeconds(coordinator_clock) - cpu_before) / options.num_agents;
-  figures.memory_bytes = static_cast<double>(ResidentBytes() - bytes_before) / options.num_agents;
+  // Where memory that was free is used again, less comes on top, or nothing.
+  const uint64_t bytes = std::max(ResidentBytes(), bytes_before);
+  figures.memory_bytes = static_cast<double>(bytes - bytes_before) / options.num_agents;
   RETURN_IF_ERROR((*cluster)->Stop());
   figures.stop_s = 1e-9 * static_cast<double>(clock.NowNs() - joined_ns);
   return figures;
