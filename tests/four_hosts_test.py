@@ -30,7 +30,8 @@ from tests.support.sniffer import KEY, Sniffer, streams_of  # noqa: E402
 PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
 STEPS = 5
 RUN = [str(ROOT / "examples/gpt/demo.toml"), "--json"]
-for setting in (f"train.steps={STEPS}", "train.validation_sequences=0", "sample.bytes=0"):
+for setting in (f"train.steps={STEPS}", "train.validation_sequences=0", "sample.bytes=0",
+                "model.dropout=0.05"):
     RUN += ["--set", setting]
 
 

@@ -24,7 +24,8 @@ PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
 RATE = "2gbit"
 STEPS = 10
 JOB = [str(ROOT / "examples/gpt/demo.toml"), "--json"]
-for setting in (f"train.steps={STEPS}", "train.validation_sequences=0", "sample.bytes=0"):
+for setting in (f"train.steps={STEPS}", "train.validation_sequences=0", "sample.bytes=0",
+                "model.dropout=0.05"):
     JOB += ["--set", setting]
 
 
