@@ -39,7 +39,8 @@ constexpr Starter kStarters[] = {
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"},
     {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", nullptr},
-    {"Kubernetes", "JOB_COMPLETION_INDEX", nullptr, nullptr}};
+    {"Kubernetes", "JOB_COMPLETION_INDEX", nullptr, nullptr},
+    {"a PMIx server", "PMIX_RANK", nullptr, nullptr}};
 
 // A number of [min, max].
 absl::StatusOr<int64_t> Number(const Variables& variables, const char* name, int64_t min,
@@ -57,6 +58,10 @@ absl::StatusOr<int64_t> Number(const Variables& variables, const char* name, int
 bool IsStarted(const Variables& variables, bool is_on_terminal, const Starter& starter) {
   if (variables(starter.rank).empty()) return false;
   if (starter.size != nullptr && variables(starter.size).empty()) return false;
+  // As prun does. A shell of `srun --mpi=pmix --pty` has it, too.
+  if (std::string_view(starter.rank) == "PMIX_RANK") {
+    return !variables("PMIX_NAMESPACE").empty() && variables("SLURM_JOB_ID").empty();
+  }
   if (std::string_view(starter.name) != "srun") return true;
   // Steps that such a shell starts inherit the variables, but not the terminal.
   const bool has_terminal = is_on_terminal && (!variables("SLURM_PTY_PORT").empty() ||

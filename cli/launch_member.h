@@ -42,12 +42,13 @@ std::string EnvironmentVariable(const char* name);
 
 // Nullopt where the variables are those of no such process. Looks for those of torchrun (RANK,
 // WORLD_SIZE), of mpirun (OMPI_COMM_WORLD_RANK of Open MPI, PMI_RANK of MPICH), of a task of srun
-// (SLURM_PROCID in a step), and of Kubernetes (JOB_COMPLETION_INDEX), in this order, because each
-// may run below the next. A step of one task with a terminal (`srun --pty`), at which
-// this process is, is a shell inside an allocation, not such a process. MASTER_ADDR and MASTER_PORT
-// tell of rank 0 in all cases; without them it is the first host of a Slurm step, with a port that
-// the step determines. Where an agent of torchrun listens at MASTER_PORT itself
-// (TORCHELASTIC_USE_AGENT_STORE), it is the next port. An error names the variable.
+// (SLURM_PROCID in a step), of Kubernetes (JOB_COMPLETION_INDEX), and of a PMIx server outside of
+// Slurm, such as prun has (PMIX_RANK), in this order, because each may run below the next. A step
+// of one task with a terminal (`srun --pty`), at which this process is, is a shell inside an
+// allocation, not such a process. MASTER_ADDR and MASTER_PORT tell of rank 0 in all cases; without
+// them it is the first host of a Slurm step, with a port that the step determines. Where an agent
+// of torchrun listens at MASTER_PORT itself (TORCHELASTIC_USE_AGENT_STORE), it is the next port. An
+// error names the variable.
 absl::StatusOr<std::optional<LaunchMember>> DetectMember(const Variables& variables,
                                                          bool is_on_terminal);
 

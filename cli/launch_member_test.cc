@@ -50,6 +50,10 @@ TEST(LaunchMemberTest, DetectsWhatHasStartedTheProcess) {
             "mpirun 1/2 at a:0");
   EXPECT_EQ(Describe({{"JOB_COMPLETION_INDEX", "5"}, {"MASTER_ADDR", "job-0.job"}}),
             "Kubernetes 5/0 at job-0.job:0");
+  std::map<std::string, std::string> pmix = {{"PMIX_RANK", "1"}, {"PMIX_NAMESPACE", "prterun-7"}};
+  EXPECT_EQ(Describe(pmix), "a PMIx server 1/0 at :0");
+  pmix["SLURM_JOB_ID"] = "3";  // a shell in an allocation
+  EXPECT_EQ(Describe(pmix), "none");
 }
 
 // Others than torchrun set RANK, too, and no command has started a pod.

@@ -229,6 +229,24 @@ class LaunchMemberTest(unittest.TestCase):
         self.assertEqual(there.stderr.count("note: PMIx passes the key on without encryption"), 1)
         self.assertIsNone(re.search("[0-9a-f]{64}", there.stderr))
 
+    def test_another_server_of_pmix_needs_the_number_of_processes(self):
+        """mpirun without its own variables, as with prun."""
+        command = self.mpirun_command((2,))
+        program = command.index(PENSTOCK)
+        bare = ["env", "-u", "OMPI_COMM_WORLD_RANK", "-u", "OMPI_COMM_WORLD_SIZE"]
+        for options, status in (([], 2), (["--members", "2"], 0)):
+            there = subprocess.run([*command[:program], *bare, *command[program:program + 2], *options,
+                                    *command[program + 2:]], capture_output=True, text=True,
+                                   timeout=PATIENCE_S, check=False)
+            self.assertEqual(there.returncode, status, there.stderr)
+            if status == 0:
+                self.assertEqual(losses(there.stdout), losses_here(PENSTOCK, self.job))
+                self.assertIn("launch: rank 0 of 2 processes that a PMIx server has started coordinates",
+                              there.stderr)
+            else:
+                self.assertIn("penstock: launch: a PMIx server does not say how many processes there are: add "
+                              "--members\n", there.stderr)
+
     def test_mpirun_does_not_tell_a_key_that_is_in_a_file(self):
         there = self.mpirun((2, "--key-file", self.key))
         self.assertEqual(there.returncode, 0, there.stderr)
