@@ -55,8 +55,9 @@ struct LaunchPlan {
   std::optional<bool> probes_links = {};
   // The command that has started this process as one of several, such as "srun"; empty: none has.
   std::string starter = {};
-  // Each process of the job was started with variables of its own, by no such command.
-  bool is_of_each_process = false;
+  // No such command has, but each process has variables of its own, such as RANK, that it needs
+  // again when the job is resumed.
+  bool needs_variables = false;
   // How the key is sent to nodes, as ClusterOptions has it; null: as it is.
   std::function<absl::StatusOr<std::string>(const std::string& key)> seal_key = {};
   // Told where nodes join, and the key.

@@ -72,12 +72,11 @@ std::string ResumeHint(const std::string& checkpoint_folder, bool is_certain,
                        const std::string& working_folder, const std::string& host,
                        const JobCommand& command) {
   if (checkpoint_folder.empty()) return "";
-  return StrCat("continue from the last checkpoint in ", checkpoint_folder, ", on ", host,
-                is_certain ? "" : ", if one was written", ", with",
-                command.is_of_each_process
-                    ? " (in each of its processes, with the variables that it had)"
-                    : "",
-                ": cd ", actors::QuoteForShell(working_folder), " && ", ResumeCommand(command));
+  return StrCat(
+      "continue from the last checkpoint in ", checkpoint_folder, ", on ", host,
+      is_certain ? "" : ", if one was written", ", with",
+      command.needs_variables ? " (in each of its processes, with the variables that it had)" : "",
+      ": cd ", actors::QuoteForShell(working_folder), " && ", ResumeCommand(command));
 }
 
 }  // namespace penstock::cli

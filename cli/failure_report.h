@@ -43,7 +43,7 @@ struct JobCommand {
   std::string program = "penstock";         // as it was called
   std::vector<std::string> arguments = {};  // of it
   std::string starter = {};                 // LaunchPlan::starter
-  bool is_of_each_process = false;          // LaunchPlan::is_of_each_process
+  bool needs_variables = false;             // LaunchPlan::needs_variables
 };
 
 // The command that goes on from the last checkpoint: "penstock launch -H a,b -- job.toml --resume".
@@ -51,9 +51,9 @@ struct JobCommand {
 std::string ResumeCommand(const JobCommand& command);
 
 // What a node or the user is told: "continue from the last checkpoint in FOLDER, on HOST, with: cd
-// ... && penstock run ... --resume". Where each process was started by hand, it says that they need
-// their variables again. `checkpoint_folder` is where it is written; empty: nothing is
-// said. `is_certain`: whether one is there; else the hint says "if one was written".
+// ... && penstock run ... --resume". With `needs_variables`, it says that each process needs its
+// variables again. `checkpoint_folder` is where it is written; empty: nothing is said.
+// `is_certain`: whether one is there; else the hint says "if one was written".
 std::string ResumeHint(const std::string& checkpoint_folder, bool is_certain,
                        const std::string& working_folder, const std::string& host,
                        const JobCommand& command);

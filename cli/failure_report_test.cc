@@ -59,7 +59,7 @@ TEST(ResumeHintTest, NamesTheFolderAndTheHost) {
   EXPECT_EQ(ResumeHint("", true, "/home/me", "a", command), "");
   EXPECT_EQ(
       ResumeHint("/ckpt", true, "/home/me", "a",
-                 {.arguments = {"launch", "--", "job.toml"}, .is_of_each_process = true}),
+                 {.arguments = {"launch", "--", "job.toml"}, .needs_variables = true}),
       "continue from the last checkpoint in /ckpt, on a, with (in each of its processes, with "
       "the variables that it had): cd /home/me && penstock launch -- job.toml --resume");
 }

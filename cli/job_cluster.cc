@@ -39,7 +39,7 @@ std::string HintOf(const Environment& environment, const Job& job, bool is_certa
                     {.program = environment.called_as,
                      .arguments = environment.arguments,
                      .starter = environment.launch.starter,
-                     .is_of_each_process = environment.launch.is_of_each_process});
+                     .needs_variables = environment.launch.needs_variables});
 }
 
 }  // namespace

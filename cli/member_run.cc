@@ -207,7 +207,7 @@ absl::Status RunFirst(const Environment& environment, const LaunchMember& member
   plan.places = PlacesOf(member);
   plan.insecure = options.insecure;
   plan.starter = member.command;
-  plan.is_of_each_process = member.command.empty() && member.size > 1;
+  plan.needs_variables = member.command.empty() && member.size > 1;
   ASSIGN_OR_RETURN(plan.listen, ListenAddress(member, options));
   plan.join_timeout = absl::Seconds(options.join_timeout_s);
   const bool tells_key = board != nullptr && board->keeps_secrets() && !HasKey(options);

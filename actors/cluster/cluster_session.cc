@@ -201,9 +201,9 @@ absl::Status ClusterSession::Error(uint32_t rank, control::Observer::ErrorParams
         StrCat("an error of device ", device, ", ", StepName(step, first_step_)));
   }
   const absl::Status status = control::ReadError(params.getStatus());
-  absl::Status named = WithPrefix(StrCat(context_->name_of(rank), ": "), status);
-  SetOrigin({.rank = static_cast<int32_t>(rank)}, &named);
-  ReportError(status, [this, device, step, named] { observer_->OnError(device, step, named); });
+  ReportError(status, [this, device, step, named = OfNode(rank, status)] {
+    observer_->OnError(device, step, named);
+  });
   return absl::OkStatus();
 }
 
@@ -336,9 +336,13 @@ absl::StatusOr<ActivityReport> ClusterSession::GetActivity(
 
 void ClusterSession::OnFailure(uint32_t rank, const absl::Status& status) {
   if (is_over()) return;
+  ReportError(status, [this, named = OfNode(rank, status)] { observer_->OnFailure(named); });
+}
+
+absl::Status ClusterSession::OfNode(uint32_t rank, const absl::Status& status) const {
   absl::Status named = WithPrefix(StrCat(context_->name_of(rank), ": "), status);
   SetOrigin({.rank = static_cast<int32_t>(rank)}, &named);
-  ReportError(status, [this, named] { observer_->OnFailure(named); });
+  return named;
 }
 
 void ClusterSession::Fail(const absl::Status& cause) {

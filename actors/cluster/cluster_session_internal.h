@@ -130,6 +130,8 @@ class ClusterSession : public std::enable_shared_from_this<ClusterSession> {
   absl::StatusOr<ActivityReport> GetActivity(
       uint32_t rank, control::Node::ReportActivityResults::Reader results) const;
   void Report(std::function<void()> report);
+  // The error with the name of its node before it, and the node as its origin.
+  absl::Status OfNode(uint32_t rank, const absl::Status& status) const;
   void ReportError(const absl::Status& status, std::function<void()> report);
 
   const planner::Plan& plan_;

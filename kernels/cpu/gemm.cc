@@ -16,7 +16,7 @@ namespace {
 //
 // A packed block of a (kBlockRows x kBlockDepth) stays in the second-level cache, and a panel of b
 // one tile wide in the first; a block of b is kBlockTiles panels. On Zen 3, 24 panels of depth 384
-// gave 79 to 91 GFLOP/s where 8 of depth 256 gave 72 to 90 (products of a GPT's weight gradients).
+// gave 81 to 90 GFLOP/s where 8 of depth 256 gave 72 to 90 (products of a GPT's weight gradients).
 #if defined(__AVX512F__)
 constexpr int kTileRows = 8;
 constexpr int kTileVecs = 3;
@@ -40,7 +40,7 @@ template <typename T>
 constexpr int64_t kBlockColumns = kBlockTiles* kTileColumns<T>;
 
 // oneDNN reads a transposed a where it lies if the product is small, which costs more without the
-// registers of AVX-512: on Zen 3, where packing reaches 79 to 91 GFLOP/s, oneDNN 2.6 reached 33 at
+// registers of AVX-512: on Zen 3, where packing reaches 81 to 90 GFLOP/s, oneDNN 2.6 reached 33 at
 // 256 x 1024 x 2048, 48 at 1024 x 256 x 2048 and 61 at 256 x 256 x 2048, but 85 or more where the
 // result has more elements than this.
 #if defined(__AVX512F__)

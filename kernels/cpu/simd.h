@@ -315,7 +315,7 @@ inline ReducedExp<V> ReduceExp(V x) {
 
 }  // namespace simd_internal
 
-// exp of what is at most 88 and may be -infinity; anything for NaN.
+// exp of what is at most kMax and may be -infinity; anything for NaN.
 template <typename V>
 inline V ExpOfSmall(V x) {
   using T = ElementOf<V>;
