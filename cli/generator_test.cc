@@ -32,7 +32,7 @@ class GeneratorTest : public testing::CommandLineFixture {
 
   explicit GeneratorTest(const std::string& name = "gpt") {
     model_.model = registries_.models.FindModel(name);
-    model_.config = {.layers = 2,
+    model_.config = {.layers = 4,
                      .width = 16,
                      .heads = 4,
                      .context = kContext,
@@ -233,7 +233,7 @@ TEST_F(GeneratorTest, AnyStrategyAndAnyNumberOfSlotsGiveTheSameText) {
   EXPECT_NE((*expected)[0], Expected(kPrompts[0], Likeliest(40)));
   for (const auto& [strategy, slots] :
        {std::pair("dp=1", 5), std::pair("tp=2", 2), std::pair("pp=2", 3), std::pair("dp=2", 2),
-        std::pair("dp=2,tp=2", 4), std::pair("dp=2,tp=2,pp=2", 2),
+        std::pair("dp=2,tp=2", 4), std::pair("dp=2,tp=2,pp=2", 2), std::pair("pp=2,vpp=2", 2),
         // What splits sequences in training.
         std::pair("cp=2", 3), std::pair("dp=2,cp=2,ulysses=true", 1), std::pair("tp=2,sp=true", 3),
         // What splits states in training.
