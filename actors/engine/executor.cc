@@ -88,6 +88,7 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
       streams_(std::move(streams)),
       floating_streams_(std::move(linked.floating_streams)),
       stream_comms_(std::move(linked.stream_comms)),
+      copy_streams_(std::move(linked.copy_streams)),
       launches_(std::move(linked.launches)),
       trace_(options.trace_capacity),
       communication_counts_(linked.comms.size() + stream_comms_.size()),
@@ -121,6 +122,7 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
 
 DeviceExecutor::~DeviceExecutor() {
   for (const StreamComm& comm : stream_comms_) comm.stream->Close();
+  for (const CopyStream& copies : copy_streams_) copies.stream->Close();
   for (LaneStream* stream : all_streams_) stream->Close();
 }
 
@@ -434,6 +436,7 @@ void DeviceExecutor::FinishLaunch(uint32_t index) {
   const Phase& phase = phases_[index];
   Progress& progress = progress_[index];
   if (phase.num_stream_comms > 0) JoinStreamComms(phase);
+  if (phase.num_copies > 0) JoinCopies(phase);
   progress.is_running = false;
   ++progress.next_instance;
   switch (phase.lane) {
@@ -534,6 +537,10 @@ void DeviceExecutor::Fire(uint32_t index, uint32_t phase) {
   const Actor& actor = actors_[index];
   if (IsStreamComm(actor)) {
     LaunchStreamComm(index, phase);
+    return;
+  }
+  if (actor.kind == ActorKind::kCopy && memory_copies_[actor.part].stream != kNone) {
+    LaunchCopy(index, phase);
     return;
   }
   if (actor.num_joins > 0) Join(actor, &StreamOf(phases_[phase]));

@@ -285,6 +285,9 @@ class DeviceExecutor {
   bool MayLaunch(uint32_t phase) const { return launches_[launch_run_].phase == phase; }
   void LaunchStreamComm(uint32_t actor, uint32_t phase);
   void JoinStreamComms(const Phase& phase);
+  void LaunchCopy(uint32_t actor, uint32_t phase);
+  void JoinCopies(const Phase& phase);
+  bool PollCopies();
   void FollowSources(uint32_t phase);
   void Send(const uint32_t* messages, uint32_t count, Progress* progress);
   void StartReadyComms();
@@ -383,6 +386,7 @@ class DeviceExecutor {
   };
   std::vector<std::vector<InstanceEnd>> instance_ends_;
   std::vector<StreamComm> stream_comms_;
+  std::vector<CopyStream> copy_streams_;
   std::vector<planner::LaunchRun> launches_;           // see LinkedDevice
   uint32_t launch_run_ = 0;                            // whose turn it is, in launches_
   uint32_t num_launched_ = 0;                          // in that turn

@@ -13,6 +13,12 @@ using planner::ActorKind;
 using planner::kNone;
 using planner::Lane;
 
+namespace {
+
+constexpr uint32_t kMarksOfCopy = 2;  // where a traced copy begins, and its end
+
+}  // namespace
+
 // Marks that an instance of the phase leaves in its stream: of itself, and of its acts.
 uint32_t DeviceExecutor::NumMarks(uint32_t phase) const {
   return NumPhaseMarks() + NumActMarks(phase);
@@ -46,6 +52,13 @@ void DeviceExecutor::ReserveMarks(Device& device) {
     comm.stream->SetCapacity(device, 2 * StreamOf(phases_[PhaseOf(comm.actor)]).capacity(),
                              is_tracing_);
   }
+  if (is_tracing_) {
+    uint32_t most_copies = 0;
+    for (const Phase& phase : phases_) most_copies = std::max(most_copies, phase.num_copies);
+    for (CopyStream& copies : copy_streams_) {
+      copies.stream->SetCapacity(device, kLaunchAhead * kMarksOfCopy * most_copies, true);
+    }
+  }
   if (sources_.empty()) return;
   for (const Phase& phase : phases_) {
     instance_ends_.emplace_back(std::max(StreamOf(phase).capacity(), 1u));
@@ -77,6 +90,14 @@ bool DeviceExecutor::HasStreamRoom(uint32_t phase) const {
   if (phases_[phase].has_host_copies && progress_[phase].num_launched >= HostStaging::kCopySlots) {
     return false;
   }
+  if (is_tracing_ && phases_[phase].num_copies > 0) {
+    for (const CopyStream& copies : copy_streams_) {
+      if (copies.lane == phases_[phase].lane &&
+          !copies.stream->HasRoom(kMarksOfCopy * phases_[phase].num_copies)) {
+        return false;
+      }
+    }
+  }
   return StreamOf(phases_[phase]).HasRoom(NumMarks(phase));
 }
 
@@ -105,6 +126,7 @@ bool DeviceExecutor::PollStreams() {
     }
   }
   if (!stream_comms_.empty()) has_moved |= PollStreamComms();
+  if (!copy_streams_.empty()) has_moved |= PollCopies();
   return TakeReadyComms() || has_moved;
 }
 
@@ -152,10 +174,33 @@ bool DeviceExecutor::PollStreamComms() {
   return has_moved;
 }
 
-// What `stream` is given from here on comes after the communication that the actor needs.
+bool DeviceExecutor::PollCopies() {
+  bool has_moved = false;
+  for (CopyStream& copies : copy_streams_) {
+    has_moved |= copies.stream->stream().Poll();
+    const StreamError* error = nullptr;
+    while (const LaneStream::Mark* done = copies.stream->Done(&error)) {
+      LaneStream::Mark copy = *done;
+      if (error != nullptr) FailStream(*error, copy);
+      const int64_t now = copies.stream->Pop(clock_->NowNs());
+      copy.begin_ns = std::max(copy.begin_ns, std::exchange(copies.last_ns, now));
+      if (!copy.is_begin) Trace(copy, now);
+      has_moved = true;
+    }
+  }
+  return has_moved;
+}
+
+// What `stream` is given from here on comes after the communication and copies that the actor
+// needs.
 void DeviceExecutor::Join(const Actor& actor, LaneStream* stream) {
   for (uint32_t i = 0; i < actor.num_joins; ++i) {
-    stream->Follow(*stream_comms_[joins_[actor.first_join + i]].stream);
+    const uint32_t join = joins_[actor.first_join + i];
+    if ((join & kJoinsCopy) != 0) {
+      stream->stream().Wait(memory_copies_[join & ~kJoinsCopy].done.get());
+    } else {
+      stream->Follow(*stream_comms_[join].stream);
+    }
   }
 }
 
@@ -197,6 +242,42 @@ void DeviceExecutor::JoinStreamComms(const Phase& phase) {
   }
 }
 
+// A copy between the memories, beside the stream of its phase: after all that this has been given
+// so far, and before what waits for the copy.
+void DeviceExecutor::LaunchCopy(uint32_t index, uint32_t phase_index) {
+  const Actor& actor = actors_[index];
+  const MemoryCopy& copy = memory_copies_[actor.part];
+  LaneStream& stream = *copy_streams_[copy.stream].stream;
+  Progress& progress = progress_[phase_index];
+  stream.Follow(StreamOf(phases_[phase_index]));
+  Join(actor, &stream);
+  LaneStream::Mark mark = MarkOf(index, phase_index, 0);
+  if (is_tracing_) {
+    stream.Promise(kMarksOfCopy);
+    mark.begin_ns = clock_->NowNs();
+    mark.is_begin = true;
+    stream.Record(mark);
+    mark.is_begin = false;
+  }
+  if (!RecordOf(progress.step).is_poisoned) {
+    void* const* args = args_.data() + actor.first_arg;
+    stream.stream().Copy(args[1], args[0], copy.num_bytes, copy.kind);
+  }
+  stream.stream().Record(copy.done.get());
+  if (is_tracing_) stream.Record(mark);
+  Send(messages_.data() + actor.first_message, actor.num_early, &progress);
+}
+
+// All of the phase has been launched: like JoinStreamComms.
+void DeviceExecutor::JoinCopies(const Phase& phase) {
+  for (CopyStream& copies : copy_streams_) {
+    if (copies.lane == phase.lane) StreamOf(phase).Follow(*copies.stream);
+  }
+  for (uint32_t i = 0; i < phase.num_copies; ++i) {
+    AddTokens(actors_[memory_copies_[phase.first_copy + i].actor]);
+  }
+}
+
 // The stream has come to the end of a phase instance.
 void DeviceExecutor::Complete(const LaneStream::Mark& instance, int64_t now) {
   EndIdle();
@@ -215,6 +296,7 @@ void DeviceExecutor::Complete(const LaneStream::Mark& instance, int64_t now) {
   if (--record.remaining > 0) return;
   // Its communication is over, too. Once the step is reported, another thread may take the trace.
   if (!stream_comms_.empty()) PollStreamComms();
+  if (!copy_streams_.empty()) PollCopies();
   CompleteStep(record);
 }
 
@@ -238,6 +320,9 @@ void DeviceExecutor::ResetStreams() {
   absl::Status status;
   for (LaneStream* stream : all_streams_) status.Update(stream->stream().Reset());
   for (const StreamComm& comm : stream_comms_) status.Update(comm.stream->stream().Reset());
+  for (const CopyStream& copies : copy_streams_) {
+    status.Update(copies.stream->stream().Reset());
+  }
   if (!status.ok()) {
     LaneStream::Mark where;
     where.step = completed_;

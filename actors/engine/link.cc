@@ -106,11 +106,7 @@ class Linker {
         return absl::OkStatus();
       }
       case ActorKind::kCopy: {
-        const graph::KernelSpec& spec = plan_.kernels[plan.kernel];
-        actor.part = static_cast<uint32_t>(out_.memory_copies.size());
-        out_.memory_copies.push_back({spec.inputs[0].num_bytes(), spec.op == "to_host"
-                                                                      ? CopyKind::kDeviceToHost
-                                                                      : CopyKind::kHostToDevice});
+        LinkCopy(plan_.kernels[plan.kernel], index, &actor);
         return absl::OkStatus();
       }
       case ActorKind::kCollective:
@@ -119,6 +115,33 @@ class Linker {
         return LinkComm(plan, index, &actor);
     }
     return absl::OkStatus();
+  }
+
+  void LinkCopy(const graph::KernelSpec& spec, uint32_t index, Actor* actor) {
+    actor->part = static_cast<uint32_t>(out_.memory_copies.size());
+    MemoryCopy& copy = out_.memory_copies.emplace_back();
+    copy.actor = index;
+    copy.num_bytes = spec.inputs[0].num_bytes();
+    copy.kind = spec.op == "to_host" ? CopyKind::kDeviceToHost : CopyKind::kHostToDevice;
+    Phase& phase = out_.phases[phase_of_[index]];
+    if (target_.device->is_synchronous() || phase.lane == planner::Lane::kFloating) return;
+    copy.stream = CopyStreamOf(phase.lane, copy.kind);
+    copy.done = target_.device->CreateEvent();
+    if (phase.num_copies++ == 0) phase.first_copy = actor->part;
+  }
+
+  uint32_t CopyStreamOf(planner::Lane lane, CopyKind kind) {
+    for (uint32_t i = 0; i < out_.copy_streams.size(); ++i) {
+      if (out_.copy_streams[i].lane == lane && out_.copy_streams[i].kind == kind) return i;
+    }
+    out_.copy_streams.push_back({lane, kind, 0, std::make_unique<LaneStream>(*target_.device)});
+    return static_cast<uint32_t>(out_.copy_streams.size()) - 1;
+  }
+
+  // Whether it is a copy beside the stream of its phase.
+  bool IsStreamCopy(uint32_t actor) const {
+    return out_.actors[actor].kind == ActorKind::kCopy &&
+           out_.memory_copies[out_.actors[actor].part].stream != kNone;
   }
 
   Stream* StreamOf(const Phase& phase) const {
@@ -323,7 +346,7 @@ class Linker {
       phase.first_start = static_cast<uint32_t>(out_.starts.size());
       for (uint32_t i = phase.first_actor; i < phase.end_actor; ++i) {
         if (RunsOnStream(i)) {
-          phase.num_on_stream += IsStreamComm(i) ? 0 : 1;
+          phase.num_on_stream += IsStreamComm(i) || IsStreamCopy(i) ? 0 : 1;
         } else if (out_.needs[i] == 0) {
           out_.starts.push_back(i);
         }
@@ -332,13 +355,15 @@ class Linker {
     }
   }
 
-  // An actor that uses the operands of communication on a stream waits for that stream.
+  // An actor that uses the operands of communication or of a copy waits for its stream.
   void LinkJoins() {
-    if (out_.stream_comms.empty()) return;
+    if (out_.stream_comms.empty() && out_.copy_streams.empty()) return;
     std::vector<std::vector<uint32_t>> joins(out_.actors.size());
     for (const ChannelPlan& channel : device_.channels) {
-      if (!IsInPhase(channel) || !IsStreamComm(channel.producer)) continue;
-      joins[channel.consumer].push_back(out_.actors[channel.producer].part);
+      if (!IsInPhase(channel)) continue;
+      const uint32_t part = out_.actors[channel.producer].part;
+      if (IsStreamComm(channel.producer)) joins[channel.consumer].push_back(part);
+      if (IsStreamCopy(channel.producer)) joins[channel.consumer].push_back(part | kJoinsCopy);
     }
     for (uint32_t i = 0; i < joins.size(); ++i) {
       out_.actors[i].first_join = static_cast<uint32_t>(out_.joins.size());

@@ -49,7 +49,8 @@ struct Actor {
   uint16_t num_early = 0;
   uint16_t num_late = 0;  // messages when communication has completed
   uint16_t num_increments = 0;
-  // Communication on streams whose runs come before what this one does on its stream.
+  // Communication and copies on streams of their own that come before what this one does on its
+  // stream.
   uint16_t num_joins = 0;
   planner::ActorKind kind = planner::ActorKind::kKernel;
   bool runs_on_stream = true;  // as opposed to moving by itself
@@ -120,9 +121,11 @@ struct Phase {
   uint32_t num_counters = 0;
   uint32_t first_group = 0;
   uint32_t num_groups = 0;
-  uint32_t num_on_stream = 0;      // actors that run on the lane's stream
+  uint32_t num_on_stream = 0;      // actors that run on the phase's stream
   uint32_t first_stream_comm = 0;  // into stream_comms
   uint32_t num_stream_comms = 0;
+  uint32_t first_copy = 0;  // into memory_copies, of those that have streams of their own
+  uint32_t num_copies = 0;
   uint32_t first_fetch = 0;  // into fetches
   uint32_t num_fetches = 0;
   uint32_t first_start = 0;  // into starts
@@ -150,9 +153,24 @@ struct HostCopy {
 
 // Between the memories of the device and its host.
 struct MemoryCopy {
+  uint32_t actor = 0;
   uint64_t num_bytes = 0;
   CopyKind kind = CopyKind::kHostToDevice;
+  uint32_t stream = planner::kNone;  // into copy_streams; kNone: the stream of its phase
+  std::unique_ptr<Event> done;       // of the last run, with a stream of its own
 };
+
+// Copies in one direction of the phases of one lane: kernels overlap them. Copies of another lane
+// or direction must not wait behind them.
+struct CopyStream {
+  planner::Lane lane = planner::Lane::kCompute;
+  CopyKind kind = CopyKind::kHostToDevice;
+  int64_t last_ns = 0;  // when the last traced copy had begun or ended
+  std::unique_ptr<LaneStream> stream;
+};
+
+// In LinkedDevice::joins: an index of memory_copies instead of stream_comms.
+inline constexpr uint32_t kJoinsCopy = uint32_t{1} << 31;
 
 // Of a phase that gets tokens or credits from another one on another stream: instance n follows the
 // instance ceil(((n + 1) need - initial) / rate) - 1 of that one.
@@ -201,7 +219,8 @@ struct LinkedDevice {
   std::vector<void*> args;
   std::vector<Comm> comms;
   std::vector<StreamComm> stream_comms;  // those of a phase lie together
-  std::vector<uint32_t> joins;           // indices of stream_comms
+  std::vector<CopyStream> copy_streams;  // of an asynchronous device
+  std::vector<uint32_t> joins;           // indices of stream_comms; of memory_copies: kJoinsCopy
   // The order in which the device launches them in a step, by phase.
   std::vector<planner::LaunchRun> launches;
   // Where the device runs these itself, streams wait for those of other devices. What waits for

@@ -38,6 +38,7 @@ std::string WhyNotCaptured(const Phase& phase, absl::Span<const Actor> actors, i
     });
     return has_messages ? "communication" : "collectives";
   }
+  if (phase.num_copies > 0) return "copies to or from the host";
   for (const Actor& actor : actors) {
     if (!actor.runs_on_stream) return "communication";
     if (actor.num_joins > 0 || actor.kind == ActorKind::kCollective) return "collectives";

@@ -16,6 +16,11 @@ namespace {
 
 constexpr size_t kLeastUndisturbed = 3;  // fewer say less than all do
 
+// Kernels overlap it.
+bool IsMemoryCopy(const planner::Plan& plan, const TraceEvent& event) {
+  return plan.devices[event.device].actors[event.actor].kind == planner::ActorKind::kCopy;
+}
+
 }  // namespace
 
 bool IsComputation(const planner::Plan& plan, const TraceEvent& event) {
@@ -32,7 +37,7 @@ std::vector<int64_t> SerialBegins(const planner::Plan& plan, absl::Span<const Tr
                                               {INT64_MIN, INT64_MIN, INT64_MIN});
   for (const TraceEvent& event : events) {
     int64_t& begin_ns = begins_ns.emplace_back(event.begin_ns);
-    if (!IsComputation(plan, event)) continue;
+    if (!IsComputation(plan, event) || IsMemoryCopy(plan, event)) continue;
     const auto lane = static_cast<size_t>(plan.devices[event.device].phases[event.phase].lane);
     int64_t& lane_free_ns = free_ns[event.device][lane];
     const int64_t end_ns = std::max(event.begin_ns, event.end_ns);

@@ -2,7 +2,8 @@
 //
 // On a synchronous stream an event is recorded around the kernel. On an asynchronous one it begins
 // with the launch, which may be long before the kernel runs: there it begins when the computation
-// before it on the same stream, that of its device and lane, has ended.
+// before it on the same stream, that of its device and lane, has ended. Copies between the memories
+// of a device and its host run beside kernels; the trace says when they began.
 //
 // Thread rule: pure functions.
 

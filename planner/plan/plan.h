@@ -45,8 +45,8 @@
 // Memory. A device's arena is one range of offsets in two memories: [0, arena_bytes) lies in the
 // device's memory, [arena_bytes, arena_bytes + host_bytes) in pinned memory of its host. A register
 // lies in one of them. Kernels, feeds, fetches and communication use the device's alone; a copy
-// (ActorKind::kCopy) joins a register in one memory to a register in the other, on the device's
-// stream like a kernel.
+// (ActorKind::kCopy) joins a register in one memory to a register in the other; a device with
+// memory of its own runs it beside its kernels.
 //
 // Registers. Registers that are never in use at once may share bytes (lifetimes.h). Slot s of a
 // register lies at offset + s * slot_bytes. An actor uses slot n % slots

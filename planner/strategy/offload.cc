@@ -41,8 +41,16 @@ bool Computes(const Node& node) {
 // One run of the pass.
 class Offloader {
  public:
-  Offloader(const graph::Op* to_host, const graph::Op* to_device, const Graph& in)
-      : to_host_(to_host), to_device_(to_device), in_(in), out_(in.name()), users_(in.Users()) {
+  // `ahead`: of each node another one, whose operands are copied to the device before the node
+  // computes; kNoNode: none.
+  Offloader(const graph::Op* to_host, const graph::Op* to_device, const Graph& in,
+            std::vector<NodeId> ahead)
+      : to_host_(to_host),
+        to_device_(to_device),
+        in_(in),
+        ahead_(std::move(ahead)),
+        out_(in.name()),
+        users_(in.Users()) {
     out_.mutable_meshes() = in.meshes();
     out_.ReserveNames(in);
   }
@@ -58,6 +66,19 @@ class Offloader {
       out_.mutable_returns().push_back({value, ret.sharding});
     }
     return std::move(out_);
+  }
+
+  // After Run: of each node for which something is copied to the device, the next such node of its
+  // stage and phase.
+  std::vector<NodeId> NextLoaders() const {
+    std::vector<NodeId> next(in_.num_nodes(), kNoNode);
+    std::map<std::pair<int, Phase>, NodeId> last;
+    for (const NodeId id : loaders_) {
+      const auto [before, is_first] =
+          last.try_emplace({in_.node(id).stage, in_.node(id).phase}, id);
+      if (!is_first) next[std::exchange(before->second, id)] = id;
+    }
+    return next;
   }
 
  private:
@@ -151,9 +172,12 @@ class Offloader {
       return;
     }
     Node copy = node;
+    const int num_loads = num_loads_;
     for (size_t i = 0; i < node.operands.size(); ++i) {
       copy.operands[i] = OperandOf(node, i);
     }
+    if (num_loads_ != num_loads) loaders_.push_back(id);
+    if (ahead_[id] != kNoNode) LoadAhead(in_.node(ahead_[id]));
     copy.results.clear();
     copy.attributes.Erase(kOffloadMark);
     if (copy.forward != kNoNode) copy.forward = now_node_[copy.forward];
@@ -208,6 +232,18 @@ class Offloader {
     return now_[operand];
   }
 
+  // Copies what a later node reads, as far as it has been made.
+  void LoadAhead(const Node& node) {
+    if (node.op->role() == graph::OpRole::kAssign) return;
+    for (size_t i = 0; i < node.operands.size(); ++i) {
+      const ValueId operand = node.operands[i];
+      const bool is_there = IsOnHost(in_, operand)
+                                ? now_[operand] != kNoValue
+                                : stored_.contains({RootOf(operand), node.stage});
+      if (is_there) OperandOf(node, i);
+    }
+  }
+
   // The value in the device's memory, copied once for the readers of one part of the step.
   ValueId Load(ValueId value, Phase phase) {
     if (phase == Phase::kWeightBackward && HasReader(value, Phase::kBackward)) {
@@ -247,6 +283,7 @@ class Offloader {
   ValueId AddCopy(const graph::Op* op, ValueId like, ValueId operand, Phase phase, int stage) {
     Node node;
     node.op = op;
+    if (op == to_device_) ++num_loads_;
     node.operands = {operand};
     node.mesh = ProducerOf(like).mesh;
     return Add(std::move(node), like, StrCat(".", op->name()), phase, stage);
@@ -269,6 +306,7 @@ class Offloader {
   const graph::Op* to_host_;
   const graph::Op* to_device_;
   const Graph& in_;
+  const std::vector<NodeId> ahead_;
   Graph out_;
   const std::vector<std::vector<NodeId>> users_;
   std::vector<int64_t> least_bytes_;  // of nodes: the mark; -1: none
@@ -281,6 +319,8 @@ class Offloader {
   std::map<Use, ValueId> restored_;   // from there
   std::map<Use, ValueId> assigned_;   // likewise, by assigns
   std::map<std::pair<ValueId, Phase>, ValueId> loaded_;
+  int num_loads_ = 0;            // copies to the device, so far
+  std::vector<NodeId> loaders_;  // nodes for which there is one, in order
 };
 
 }  // namespace
@@ -354,7 +394,12 @@ absl::Status AddOffload(const graph::OpRegistry& ops, Graph& graph) {
                                              ": memory is \"", memory,
                                              "\", not \"device\" or \"host\""));
   }
-  graph = Offloader(to_host, to_device, graph).Run();
+  // Copied where they are read, operands would be waited for. The first run finds out which nodes
+  // read something first; in the second one, each finds its operands copied while the one before it
+  // computes.
+  Offloader where_read(to_host, to_device, graph, std::vector<NodeId>(graph.num_nodes(), kNoNode));
+  where_read.Run();
+  graph = Offloader(to_host, to_device, graph, where_read.NextLoaders()).Run();
   return absl::OkStatus();
 }
 

@@ -16,6 +16,9 @@
 //     that. An unmarked node of one operand has the mark of what made that: passes have put
 //     it there to redistribute a result, say.
 //
+// What a node reads is copied to the device before the node before it computes, of those of its
+// stage and phase for which something is copied: so the copy overlaps that one's kernel.
+//
 // Worked example, m on the host and %h of a node marked `offload=4096`:
 //
 //     %m = state {memory="host"}              %m = state {memory="host"}

@@ -78,6 +78,37 @@ TEST_F(OffloadTest, StatesAreCopiedWhereTheyAreUpdated) {
                           "m1.to_host = to_host(m1)", "assign(m, m1.to_host)"));
 }
 
+// Each copy but the first overlaps the update before its own; there are never more than two.
+TEST_F(OffloadTest, WhatIsReadNextIsCopiedBeforeTheNodeBeforeComputes) {
+  EXPECT_THAT(Copies(Offloaded(Parse(R"(graph g {
+  %g = input : f32[8]
+  %lr = constant {value=0.1} : f32[]
+  %s = constant {value=1.0} : f32[]
+  %u = parameter : f32[8]
+  %v = parameter : f32[8]
+  %w = parameter : f32[8]
+  %a = state {memory="host"} : f32[8]
+  %b = state {memory="host"} : f32[8]
+  %c = state {memory="host"} : f32[8]
+  %u1, %a1 = sgd(%u, %g, %lr, %s, %a) {momentum=0.9} : f32[8], f32[8]
+  %v1, %b1 = sgd(%v, %g, %lr, %s, %b) {momentum=0.9} : f32[8], f32[8]
+  %w1, %c1 = sgd(%w, %g, %lr, %s, %c) {momentum=0.9} : f32[8], f32[8]
+  assign(%u, %u1)
+  assign(%v, %v1)
+  assign(%w, %w1)
+  assign(%a, %a1)
+  assign(%b, %b1)
+  assign(%c, %c1)
+}
+)"))),
+              ElementsAre("a.to_device = to_device(a)", "b.to_device = to_device(b)",
+                          "u1 = sgd(u, g, lr, s, a.to_device)", "a1.to_host = to_host(a1)",
+                          "c.to_device = to_device(c)", "v1 = sgd(v, g, lr, s, b.to_device)",
+                          "b1.to_host = to_host(b1)", "w1 = sgd(w, g, lr, s, c.to_device)",
+                          "c1.to_host = to_host(c1)", "assign(a, a1.to_host)",
+                          "assign(b, b1.to_host)", "assign(c, c1.to_host)"));
+}
+
 TEST_F(OffloadTest, RefusesOtherMemories) {
   graph::Graph graph = Parse(kUpdate);
   graph.mutable_node(graph.value(graph.FindValue("m")).producer).attributes.Set("memory", "disk");
