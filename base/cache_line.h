@@ -8,6 +8,7 @@
 
 namespace penstock {
 
+// In bytes, of the processors that the library is built for.
 inline constexpr size_t kCacheLine = 64;
 
 }  // namespace penstock

@@ -41,6 +41,7 @@
 
 namespace penstock {
 
+// What a collective does with the data of its members; see the comment at the top.
 enum class CollectiveKind : uint8_t {
   kAllReduce,
   kReduceScatter,
@@ -50,24 +51,27 @@ enum class CollectiveKind : uint8_t {
   kPermute,
 };
 
+// Who exchanges pieces with whom, and so in which order terms are combined; see there, too.
 enum class CollectiveAlgorithm : uint8_t { kDirect, kRing, kHierarchical };
 
 // How terms are combined; the same list as a sharding's partial values.
 enum class ReduceOp : uint8_t { kSum, kMax, kMin, kProd };
 
-std::string_view Name(CollectiveKind kind);  // "all_reduce", ...
-std::string_view Name(CollectiveAlgorithm algorithm);
+std::string_view Name(CollectiveKind kind);            // "all_reduce", ...
+std::string_view Name(CollectiveAlgorithm algorithm);  // "direct", "ring", "hierarchical"
 
+// A collective of a plan. That it is sound is checked by transport::CheckCollective.
 struct CollectiveSpec {
-  CollectiveKind kind = CollectiveKind::kAllReduce;
+  CollectiveKind kind = CollectiveKind::kAllReduce;  // what it does
+  // Of the exchange, and of the reduction's association.
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kDirect;
-  ReduceOp reduce = ReduceOp::kSum;
-  DType dtype = DType::kF32;
-  uint32_t channel = 0;           // unique in a plan; the channel of its tags
-  std::vector<uint32_t> devices;  // logical devices of the group; a member's rank is its index
-  std::vector<int64_t> counts;
-  std::vector<uint32_t> peers;      // permute only
-  uint32_t root = 0;                // broadcast only
+  ReduceOp reduce = ReduceOp::kSum;  // all_reduce and reduce_scatter only
+  DType dtype = DType::kF32;         // of all elements
+  uint32_t channel = 0;              // unique in a plan; the channel of its tags
+  std::vector<uint32_t> devices;     // logical devices of the group; a member's rank is its index
+  std::vector<int64_t> counts;  // of elements by rank, as the comment at the top says for each kind
+  std::vector<uint32_t> peers;  // permute only
+  uint32_t root = 0;            // broadcast only
   int64_t chunk_bytes = 256 << 10;  // a piece travels in chunks of at most this size
   std::vector<uint32_t> hosts;      // kHierarchical only: the host of each rank, any numbers
   // Of several tensors: of each the elements by rank, which add up to `counts`. Empty: of one.
@@ -79,8 +83,9 @@ struct CollectiveSpec {
 // Messages that one run of a collective can number.
 inline constexpr int64_t kMaxCollectiveMessages = int64_t{1} << 20;
 
-// Elements that rank `rank` brings and ends with.
+// Elements that rank `rank` brings.
 int64_t InputCount(const CollectiveSpec& spec, int rank);
+// Elements that rank `rank` ends with.
 int64_t OutputCount(const CollectiveSpec& spec, int rank);
 
 // Pieces of memory that a rank brings, and as many that it ends with: at least 1.
@@ -92,9 +97,10 @@ inline size_t NumTensors(const CollectiveSpec& spec) {
 // reduce_scatter, none negative, and add up to its own. REQUIRES: those are sound.
 bool TensorsAddUp(const CollectiveSpec& spec);
 
-// Elements of one of its tensors that a rank brings and ends with. REQUIRES: TensorsAddUp(spec);
+// Elements of one of its tensors that a rank brings. REQUIRES: TensorsAddUp(spec);
 // tensor < NumTensors(spec).
 int64_t InputCount(const CollectiveSpec& spec, int rank, size_t tensor);
+// Elements of one of its tensors that a rank ends with. REQUIRES: as InputCount.
 int64_t OutputCount(const CollectiveSpec& spec, int rank, size_t tensor);
 
 }  // namespace penstock

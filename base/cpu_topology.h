@@ -20,6 +20,7 @@
 
 namespace penstock {
 
+// The processors that may be used, and which of them share a core.
 class CpuTopology {
  public:
   // Of this machine: the processors in the calling thread's affinity mask. Where hwloc cannot tell
@@ -32,6 +33,7 @@ class CpuTopology {
 
   // Processors by core. Cores that share caches and memory are next to each other.
   const std::vector<std::vector<int>>& cores() const { return cores_; }
+  // Of all cores together.
   int num_processors() const;
 
   // Keeps `count` processors, as many cores as possible: a core's further hardware threads go

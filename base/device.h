@@ -32,10 +32,11 @@
 
 namespace penstock {
 
+// What memory a device allocates.
 enum class MemoryKind : uint8_t {
   kDevice,  // where the device's kernels work
   kPinned,  // host memory that the device copies to and from directly
-  kHost,
+  kHost,    // ordinary host memory
 };
 
 // One allocation; freed with the object.
@@ -44,9 +45,11 @@ class Memory {
   virtual ~Memory() = default;
   // As the device's kernels and copies see it.
   std::byte* data() const { return data_; }
+  // The size that was asked for.
   size_t num_bytes() const { return num_bytes_; }
 
  protected:
+  // `data` stays with the derived class, which frees it.
   Memory(std::byte* data, size_t num_bytes) : data_(data), num_bytes_(num_bytes) {}
 
  private:
@@ -59,7 +62,7 @@ inline constexpr uint64_t kNoLaunch = UINT64_MAX;
 
 // The first failure of a stream since it was made or reset.
 struct StreamError {
-  absl::Status status;
+  absl::Status status;          // what went wrong
   uint64_t launch = kNoLaunch;  // what failed: KernelArgs::launch
 };
 
@@ -81,8 +84,10 @@ class Event {
   }
 };
 
+// Between which memories a copy moves bytes. Pinned memory is the host's.
 enum class CopyKind : uint8_t { kHostToDevice, kDeviceToHost, kDeviceToDevice };
 
+// A queue of work for a device; the comment at the top says how work, events and errors behave.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -92,6 +97,8 @@ class Stream {
   // host side is not kPinned.
   virtual void Copy(void* to, const void* from, size_t num_bytes, CopyKind kind) = 0;
 
+  // Marks the point behind all work given so far. `event` outlives that work and may be recorded
+  // again.
   virtual void Record(Event* event) = 0;
 
   // Work given after this starts only when `event`, as recorded so far, is done.
@@ -105,6 +112,7 @@ class Stream {
   virtual absl::Status Reset() = 0;
 };
 
+// What memory, streams and events are made by. It outlives all of them.
 class Device {
  public:
   virtual ~Device() = default;
@@ -119,7 +127,9 @@ class Device {
   // Zeroed, prefaulted and aligned to at least 64 bytes; kResourceExhausted names the amount.
   virtual absl::StatusOr<std::unique_ptr<Memory>> Allocate(size_t num_bytes, MemoryKind kind) = 0;
 
+  // A stream without work. REQUIRES: destroyed before what its work uses.
   virtual std::unique_ptr<Stream> CreateStream() = 0;
+  // An event that no stream has recorded yet.
   virtual std::unique_ptr<Event> CreateEvent() = 0;
   // Events for NsSince, which may cost more to record; plain ones where the device measures
   // nothing.

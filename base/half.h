@@ -16,29 +16,37 @@
 
 namespace penstock {
 
+// A value of DType::kBF16.
 struct BFloat16 {
-  uint16_t bits = 0;
+  uint16_t bits = 0;  // as they lie in memory
 };
+// A value of DType::kF16.
 struct Float16 {
-  uint16_t bits = 0;
+  uint16_t bits = 0;  // as they lie in memory
 };
 
+// bf16.
 template <>
 constexpr DType DTypeOf<BFloat16>() {
   return DType::kBF16;
 }
+// f16.
 template <>
 constexpr DType DTypeOf<Float16>() {
   return DType::kF16;
 }
 
+// Whether values of the type have 16 bits.
 constexpr bool IsHalf(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
 
+// The same of a C++ type.
 template <typename T>
 inline constexpr bool kIsHalf = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
 
+// Exact.
 inline float ToFloat(BFloat16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
 
+// Exact; subnormal numbers are kept.
 inline float ToFloat(Float16 x) {
   const uint32_t sign = uint32_t{x.bits & 0x8000u} << 16;
   const uint32_t magnitude = x.bits & 0x7fffu;
@@ -78,6 +86,7 @@ inline Float16 ToFloat16(float value) {
   return {static_cast<uint16_t>(sign | half)};
 }
 
+// The value in another type: rounded as above if that has 16 bits, and as C++ converts it else.
 template <typename T>
 T FromFloat(float value) {
   if constexpr (std::is_same_v<T, BFloat16>) {

@@ -29,6 +29,7 @@ struct CoreQuota {
   friend bool operator==(const CoreQuota&, const CoreQuota&) = default;
 };
 
+// What one process may use: only these processors, and no more time than each of the quotas.
 struct ProcessCores {
   std::vector<uint32_t> processors;  // of the affinity mask, ascending
   std::vector<CoreQuota> quotas;     // of the process's group and of its parents, innermost first

@@ -23,10 +23,11 @@ namespace penstock {
 // What a launch of a graph adds, modulo 2^64, to the arguments of its kernels that change from step
 // to step: KernelArgs::step and KernelArgs::launch. All other arguments stay as they were recorded.
 struct GraphOffsets {
-  uint64_t step = 0;
-  uint64_t launch = 0;
+  uint64_t step = 0;    // added to KernelArgs::step
+  uint64_t launch = 0;  // added to KernelArgs::launch
 };
 
+// What a capture has recorded. Freed with the object.
 class StreamGraph {
  public:
   virtual ~StreamGraph() = default;

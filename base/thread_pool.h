@@ -19,6 +19,7 @@
 
 namespace penstock {
 
+// Runs one loop at a time on a fixed number of threads.
 class ThreadPool {
  public:
   // Fewer where the system gives no more: size() tells. REQUIRES: num_threads >= 1.
@@ -27,6 +28,7 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
+  // Threads that run a loop, the caller's included: at least 1.
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Whether threads that wait for a job, or for the end of one, spin before they sleep. Initially,

@@ -23,26 +23,43 @@ namespace penstock::graph {
 // again compares equal.
 class AttrValue {
  public:
+  // Elements may be of different kinds.
   using List = std::vector<AttrValue>;
 
-  AttrValue(int64_t value) : value_(value) {}       // NOLINT: implicit, builders read better
+  // An integer.
+  AttrValue(int64_t value) : value_(value) {}  // NOLINT: implicit, builders read better
+  // An integer, so that literals need no cast.
   AttrValue(int value) : value_(int64_t{value}) {}  // NOLINT
-  AttrValue(double value) : value_(value) {}        // NOLINT
-  AttrValue(bool value) : value_(value) {}          // NOLINT
-  AttrValue(std::string value) : value_(std::move(value)) {}    // NOLINT
+  // A floating-point number, even if it is whole.
+  AttrValue(double value) : value_(value) {}  // NOLINT
+  // A truth value.
+  AttrValue(bool value) : value_(value) {}  // NOLINT
+  // A string.
+  AttrValue(std::string value) : value_(std::move(value)) {}  // NOLINT
+  // A string. REQUIRES: not null.
   AttrValue(const char* value) : value_(std::string(value)) {}  // NOLINT
-  AttrValue(DType value) : value_(value) {}                     // NOLINT
-  AttrValue(List value) : value_(std::move(value)) {}           // NOLINT
+  // An element type.
+  AttrValue(DType value) : value_(value) {}  // NOLINT
+  // A list.
+  AttrValue(List value) : value_(std::move(value)) {}  // NOLINT
+  // A list of integers, such as a shape or a permutation.
   static AttrValue Ints(absl::Span<const int64_t> values);
 
-  // Null when the value is of another kind. AsDouble also takes integers, through ToDouble.
+  // Null if the value is no integer.
   const int64_t* AsInt() const { return std::get_if<int64_t>(&value_); }
+  // Null if the value is no floating-point number. An integer is none; Attributes::GetDouble
+  // converts it.
   const double* AsDouble() const { return std::get_if<double>(&value_); }
+  // Null if the value is no truth value.
   const bool* AsBool() const { return std::get_if<bool>(&value_); }
+  // Null if the value is no string.
   const std::string* AsString() const { return std::get_if<std::string>(&value_); }
+  // Null if the value is no element type.
   const DType* AsDType() const { return std::get_if<DType>(&value_); }
+  // Null if the value is no list.
   const List* AsList() const { return std::get_if<List>(&value_); }
 
+  // Whether both are of one kind and equal; two NaNs are.
   friend bool operator==(const AttrValue& a, const AttrValue& b);
 
  private:
@@ -53,22 +70,33 @@ class AttrValue {
 class Attributes {
  public:
   Attributes() = default;
+  // Entries in any order; of several with one name, the last counts.
   Attributes(std::initializer_list<std::pair<std::string, AttrValue>> entries);
 
+  // Adds the attribute, or replaces its value.
   void Set(std::string name, AttrValue value);
+  // Removes the attribute, if there is one.
   void Erase(std::string_view name);
+  // Null if there is no such attribute. Valid until the next change.
   const AttrValue* Find(std::string_view name) const;
+  // Whether there are no attributes.
   bool empty() const { return entries_.empty(); }
+  // All attributes, by name. Valid until the next change.
   absl::Span<const std::pair<std::string, AttrValue>> entries() const { return entries_; }
 
   // The typed value, or `fallback` when the attribute is absent or of another kind (the verifier
-  // has refused other kinds by then). GetDouble accepts an integer.
+  // has refused other kinds by then).
   int64_t GetInt(std::string_view name, int64_t fallback) const;
+  // The same for a floating-point number, or an integer, which is converted.
   double GetDouble(std::string_view name, double fallback) const;
+  // The same for a truth value.
   bool GetBool(std::string_view name, bool fallback) const;
+  // The same for a string.
   std::string GetString(std::string_view name, std::string_view fallback) const;
+  // The same for an element type.
   DType GetDType(std::string_view name, DType fallback) const;
-  Shape GetInts(std::string_view name) const;  // empty when absent
+  // The integers of a list; empty if the attribute is absent or no list.
+  Shape GetInts(std::string_view name) const;
 
   friend bool operator==(const Attributes&, const Attributes&) = default;
 

@@ -24,23 +24,26 @@ namespace penstock::graph {
 // that starts at `offset` + microbatch * `microbatch_stride` (a dimension each) of the tensor
 // `global`. Unsharded: shape == global and offset 0.
 struct TileDesc {
-  DType dtype = DType::kF32;
-  Shape shape;
-  Shape global;
-  Shape offset;
-  Shape microbatch_stride;
-  bool is_bound = true;  // false: an optional result that nobody reads; its pointer is null
+  DType dtype = DType::kF32;  // of the elements
+  Shape shape;                // of the tile, in elements
+  Shape global;               // shape of the whole tensor; empty: that of the tile
+  Shape offset;               // of micro-batch 0, in elements of `global`; empty: zero
+  Shape microbatch_stride;    // likewise, what each micro-batch adds
+  bool is_bound = true;       // false: an optional result that nobody reads; its pointer is null
 
+  // Of the tile.
   int64_t num_elements() const { return NumElements(shape); }
+  // Of the tile, without padding.
   size_t num_bytes() const { return static_cast<size_t>(num_elements()) * ByteSize(dtype); }
   friend bool operator==(const TileDesc&, const TileDesc&) = default;
 };
 
+// One operator on tiles. It has all that the choice of a kernel depends on.
 struct KernelSpec {
-  std::string op;
-  Attributes attributes;
-  std::vector<TileDesc> inputs;
-  std::vector<TileDesc> outputs;
+  std::string op;                 // name in the OpRegistry, such as "matmul"
+  Attributes attributes;          // of the node, checked by its operator
+  std::vector<TileDesc> inputs;   // operands, in the operator's order
+  std::vector<TileDesc> outputs;  // results, likewise
   // Every output holds a running sum: add to it instead of overwriting it, except in micro-batch
   // 0, which overwrites. Set for outputs that are partial over a temporal axis.
   bool accumulate = false;

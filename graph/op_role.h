@@ -10,6 +10,7 @@
 
 namespace penstock::graph {
 
+// What passes take an operator for. The order matters: IsCollective compares.
 enum class OpRole : uint8_t {
   kCompute,
   kAdd,  // the sum of two terms
@@ -43,6 +44,7 @@ enum class OpRole : uint8_t {
   kHaloExchange,
 };
 
+// Its node declares a value that stays from one step to the next.
 constexpr bool HoldsState(OpRole role) {
   return role == OpRole::kParameter || role == OpRole::kState;
 }
@@ -50,6 +52,7 @@ constexpr bool HoldsState(OpRole role) {
 // Has no operands that a device would have to compute or hold first.
 constexpr bool IsLeaf(OpRole role) { return role == OpRole::kInput || role == OpRole::kConstant; }
 
+// Copies between the memories of a device and its host.
 constexpr bool IsHostCopy(OpRole role) {
   return role == OpRole::kToHost || role == OpRole::kToDevice;
 }
@@ -59,6 +62,7 @@ constexpr bool FormsWhole(OpRole role) {
   return role == OpRole::kAccumulate || role == OpRole::kGatherMicrobatches;
 }
 
+// Devices exchange data in it.
 constexpr bool IsCollective(OpRole role) { return role >= OpRole::kAllReduce; }
 
 // Its result is its operand, laid out in another way.

@@ -19,6 +19,8 @@
 
 namespace penstock::graph {
 
+// How the angles of a model differ from those of its `base`. Fields that `type` does not name are
+// ignored.
 struct RotaryScaling {
   // "none";
   // "linear": all frequencies are divided by `factor` (Chen et al., arXiv:2306.15595);
@@ -27,9 +29,9 @@ struct RotaryScaling {
   // "llama3": frequencies of fewer than `low_factor` turns in `context` tokens are divided by
   //   `factor`, those of more than `high_factor` turns stay, and those between are blended.
   std::string type = "none";
-  double factor = 1;
-  double low_factor = 1;
-  double high_factor = 4;
+  double factor = 1;       // at least 1
+  double low_factor = 1;   // of "llama3": turns; positive
+  double high_factor = 4;  // likewise; more than low_factor
   int64_t context = 8192;  // tokens of a sequence that the model was first trained on
   friend bool operator==(const RotaryScaling&, const RotaryScaling&) = default;
 };
@@ -41,6 +43,7 @@ absl::Status CheckRotaryScaling(const RotaryScaling& scaling, int64_t context,
 
 // The attributes of the operator rotary: those that its scaling needs, and `base`.
 Attributes RotaryAttributes(double base, const RotaryScaling& scaling);
+// The other way; what the attributes do not have is as by default.
 RotaryScaling RotaryScalingOf(const Attributes& attributes);
 
 // In radians a position, of each pair of a row of `width` elements under the operator's attributes.

@@ -43,16 +43,18 @@
 
 namespace penstock::graph {
 
+// One dimension of a mesh.
 struct MeshAxis {
-  std::string name;
-  int64_t size = 1;
-  bool is_temporal = false;
+  std::string name;          // an identifier, used once in the mesh
+  int64_t size = 1;          // parts: devices, or micro-batches of a temporal axis; at least 1
+  bool is_temporal = false;  // its parts follow each other on the same devices
   friend bool operator==(const MeshAxis&, const MeshAxis&) = default;
 };
 
+// Devices in a grid, and the micro-batches that pass through them. CheckMesh says what is allowed.
 struct Mesh {
-  std::string name;
-  std::vector<MeshAxis> axes;
+  std::string name;            // an identifier, which graphs refer to the mesh by
+  std::vector<MeshAxis> axes;  // spatial and temporal ones, major first
 
   int64_t num_devices() const;       // product of the spatial axes
   int64_t num_microbatches() const;  // product of the temporal axes
@@ -73,20 +75,25 @@ struct AxisRef {
 // than 2^20 parts in all.
 absl::Status CheckMesh(const Mesh& mesh);
 
+// The piece that is the whole axis. REQUIRES: the mesh has an axis of this number.
 AxisRef WholeAxis(const Mesh& mesh, int axis);
+// Whether the pieces have parts of one axis in common. A whole axis of size 1 overlaps itself.
 bool Overlap(const AxisRef& a, const AxisRef& b);
 // Whether one tensor may use both at once: they are pieces of different axes, or pieces of one axis
 // whose bounds divide each other, as "(1)2" and "(2)3" of an axis of 6 do and "(1)2" and "(3)2" do
 // not. REQUIRES for a usable answer: they do not overlap.
 bool CanCoexist(const AxisRef& a, const AxisRef& b);
+// Whether the axis that this is a piece of is temporal. REQUIRES: the mesh has it.
 bool IsTemporal(const Mesh& mesh, const AxisRef& axis);
 
+// Which of several equal ranges a value is, of each part of one dimension.
 struct SubBatch {
-  int64_t count = 1;
-  int64_t index = 0;
+  int64_t count = 1;  // ranges that a part is divided into; at least 1
+  int64_t index = 0;  // this one, in [0, count)
   friend auto operator<=>(const SubBatch&, const SubBatch&) = default;
 };
 
+// How one dimension of a value is laid out over a mesh.
 struct DimSharding {
   std::vector<AxisRef> axes;          // major first
   bool is_open = false;               // propagation may add axes at the minor end
@@ -96,19 +103,24 @@ struct DimSharding {
   friend bool operator==(const DimSharding&, const DimSharding&) = default;
 };
 
+// How the terms of a partial value are combined.
 using Reduction = ReduceOp;
+// "sum", "max", "min" or "prod", as text and attributes have it.
 std::string_view Name(Reduction reduction);
+// The reduction of that name; nullopt: there is none.
 std::optional<Reduction> ParseReduction(std::string_view name);
 
 // The value on each device is one term of a reduction over these axes.
 struct PartialSpec {
-  Reduction reduction = Reduction::kSum;
-  std::vector<AxisRef> axes;
+  Reduction reduction = Reduction::kSum;  // what makes the value of its terms
+  std::vector<AxisRef> axes;              // over which the terms lie, as a set
   friend bool operator==(const PartialSpec&, const PartialSpec&) = default;
 };
 
+// How a value is laid out over a mesh. Over axes that it does not name, it is replicated.
 struct Sharding {
   std::vector<DimSharding> dims;  // one a dimension
+  // At most one of each reduction in canonical form; empty: not partial.
   std::vector<PartialSpec> partials;
   std::vector<AxisRef> replicated;  // explicitly replicated: propagation may not use them
 
@@ -117,7 +129,9 @@ struct Sharding {
   // Every dimension closed and unsplit.
   static Sharding Replicated(int rank);
 
+  // Whether devices hold terms, which have to be reduced before the value is known.
   bool is_partial() const { return !partials.empty(); }
+  // Whether a dimension is held in windows.
   bool has_windows() const;
   friend bool operator==(const Sharding&, const Sharding&) = default;
 };
@@ -145,6 +159,7 @@ Range LocalRange(const Mesh& mesh, const DimSharding& dim, int64_t extent, int64
 
 // The text forms: "tp:(2)4" and "@[mb.dp, ?] partial(sum, tp)".
 std::string ToString(const Mesh& mesh, const AxisRef& axis);
+// As above; what is neither open, split nor partial is "_".
 std::string ToString(const Mesh& mesh, const Sharding& sharding);
 
 }  // namespace penstock::graph

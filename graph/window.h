@@ -28,12 +28,14 @@
 
 namespace penstock::graph {
 
+// The constants of the formula at the top, for one dimension.
 struct Window {
   int64_t extent = 0;  // elements of the result
+  // Elements of the operand that one element of the result moves on by, before `divisor`.
   int64_t stride = 1;
-  int64_t divisor = 1;
-  int64_t low = 0;
-  int64_t size = 1;
+  int64_t divisor = 1;  // by which positions are divided, rounding down
+  int64_t low = 0;      // position of the first element that element 0 reads, before `divisor`
+  int64_t size = 1;     // positions that an element reads, before `divisor`
 
   // What the results in the range read of an operand of `operand_extent` elements, and what lies
   // between. Nothing for no results.

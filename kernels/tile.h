@@ -23,6 +23,7 @@ inline int64_t GlobalExtent(const TileDesc& tile, int dim) {
   return tile.global.empty() ? tile.shape[dim] : tile.global[dim];
 }
 
+// Dimensions of the tile, which its tensor has, too.
 inline int Rank(const TileDesc& tile) { return static_cast<int>(tile.shape.size()); }
 
 // `axis` counted from the end when negative.

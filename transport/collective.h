@@ -37,6 +37,7 @@ std::vector<uint32_t> CollectivePeers(const CollectiveSpec& spec, uint32_t devic
 uint64_t CollectiveBufferBytes(const CollectiveSpec& spec, int rank,
                                const std::vector<bool>& can_view);
 
+// A rank's part of one collective of a plan: it runs again and again, one run at a time.
 class Collective {
  public:
   // Cancels what runs. Its buffers are memory that requests name: see Transport::Hold. REQUIRES:

@@ -33,10 +33,11 @@
 
 namespace penstock::transport {
 
+// What one run of a collective works on.
 struct StreamCollectiveArgs {
-  // On the device, of each tensor, as for Collective::StartTensors.
+  // On the device, of each tensor: what is read, as for Collective::StartTensors.
   const void* const* inputs = nullptr;
-  void* const* outputs = nullptr;
+  void* const* outputs = nullptr;  // likewise, what is written
   // The data mean nothing, but the run takes place: where a member is poisoned, or its stream has
   // an error, the streams of all others have one afterwards, kAborted, if the collective tells
   // failures.
@@ -85,24 +86,27 @@ enum class GroupUse : uint8_t {
   kMessages,       // from the first device to the second
   kSmallMessages,  // likewise, of at most kSmallMessageBytes
 };
+// The most bytes that a message of GroupUse::kSmallMessages has.
 inline constexpr uint64_t kSmallMessageBytes = 64 << 10;
 
 // Thread blocks of a GPU that a message takes: enough for a good part of a link's bandwidth, and
 // few enough to leave most of a GPU to what computes while messages wait for their other side.
 inline constexpr int kMessageBlocks = 4;
-inline constexpr int kSmallMessageBlocks = 1;
+inline constexpr int kSmallMessageBlocks = 1;  // of a small one
 
 // Devices of a plan that run collectives together, or exchange messages in one direction: what a
 // communicator joins. Messages have groups of their own, so that they do not wait for collectives
 // of the same devices, nor for messages in the other direction.
 struct DeviceGroup {
   DeviceGroup() = default;
+  // Of collectives, by rank.
   DeviceGroup(std::initializer_list<uint32_t> devices) : devices(devices) {}
+  // Of any use, by rank.
   explicit DeviceGroup(std::vector<uint32_t> devices, GroupUse use = GroupUse::kCollectives)
       : devices(std::move(devices)), use(use) {}
 
-  std::vector<uint32_t> devices;  // by rank; of messages: source, destination
-  GroupUse use = GroupUse::kCollectives;
+  std::vector<uint32_t> devices;          // by rank; of messages: source, destination
+  GroupUse use = GroupUse::kCollectives;  // by which devices have several groups
   friend auto operator<=>(const DeviceGroup&, const DeviceGroup&) = default;
   friend bool operator==(const DeviceGroup&, const DeviceGroup&) = default;
 };
@@ -120,6 +124,7 @@ using CommunicatorFactory = std::function<absl::StatusOr<std::unique_ptr<Communi
 // What the members of a group find each other by, such as a unique id of NCCL. One process makes
 // it, and whoever has it can join: it travels over authenticated connections alone.
 using GroupIds = std::map<DeviceGroup, std::string>;
+// The longest id that a process takes from another one, in bytes.
 inline constexpr size_t kMaxGroupIdBytes = 4096;
 
 // The communicators of a process whose devices run collectives with those of other processes.

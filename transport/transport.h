@@ -40,9 +40,9 @@ namespace penstock::transport {
 // What a message is for. Messages of another generation than the endpoint's are dropped and
 // counted. `channel` is dense: plans number their transfers and collectives from 0.
 struct Tag {
-  uint32_t generation = 0;
-  uint32_t channel = 0;
-  uint64_t sequence = 0;  // (step and micro-batch) and, in collectives, the message within it
+  uint32_t generation = 0;  // of the endpoints that exchange the message
+  uint32_t channel = 0;     // which transfer or collective of the plan
+  uint64_t sequence = 0;    // (step and micro-batch) and, in collectives, the message within it
   friend bool operator==(const Tag&, const Tag&) = default;
 };
 
@@ -55,20 +55,23 @@ enum MessageFlags : uint32_t {
 // One send or receive in flight. Owned by the caller, who may reuse it once it is done; embedded in
 // preallocated structures, so that messages allocate nothing.
 struct Request {
+  // Idle: not posted since it was made. Pending: posted, and not ended. Done and failed: ended.
   enum class State : uint8_t { kIdle, kPending, kDone, kFailed };
 
-  State state = State::kIdle;
+  State state = State::kIdle;  // written by the transport from the post until the end
   uint32_t flags = 0;          // of a receive that is done: the sender's flags
   const void* view = nullptr;  // of a View that is done: the sender's bytes
   absl::Status status;         // why it failed
 
+  // Whether it has ended.
   bool is_done() const { return state == State::kDone || state == State::kFailed; }
 
   // For the transport alone.
   void* internal = nullptr;
-  uint64_t internal_word = 0;
+  uint64_t internal_word = 0;  // likewise
 };
 
+// What one device sends and receives through.
 class Endpoint {
  public:
   virtual ~Endpoint() = default;
@@ -127,17 +130,20 @@ class Endpoint {
 
 // What the transport has seen, for reports.
 struct TransportStats {
-  uint64_t messages = 0;
-  uint64_t bytes = 0;
-  uint64_t dropped = 0;  // wrong generation or unknown channel
+  uint64_t messages = 0;  // received or viewed
+  uint64_t bytes = 0;     // in those messages
+  uint64_t dropped = 0;   // wrong generation or unknown channel
   // Requests whose memory another library is reading or writing for the transport just now.
   uint64_t transferring = 0;
 };
 
+// Joins logical devices, some or all of them in this process; see the top of this file.
 class Transport {
  public:
   virtual ~Transport() = default;
+  // What moves the bytes, such as "inproc" or "ucx": for messages.
   virtual std::string name() const = 0;
+  // Of all processes. Devices are numbered from 0.
   virtual uint32_t num_devices() const = 0;
   // The endpoint of a device hosted by this process; made once. Owned by the transport.
   virtual absl::StatusOr<Endpoint*> OpenEndpoint(uint32_t device) = 0;
@@ -157,6 +163,7 @@ class Transport {
   // on requests are counted here, so some thread of the process waits at least every second. One
   // thread at a time, beside the owners of the endpoints.
   virtual void Wait(int fd, int timeout_ms);
+  // Counts since the transport was made, of all endpoints in this process.
   virtual TransportStats stats() const = 0;
 
  private:
@@ -164,9 +171,10 @@ class Transport {
   std::vector<std::shared_ptr<const void>> owners_ ABSL_GUARDED_BY(owners_mutex_);
 };
 
+// What the processes of a transport agree on.
 struct TransportOptions {
-  uint32_t num_devices = 1;
-  uint32_t generation = 0;
+  uint32_t num_devices = 1;   // of all processes
+  uint32_t generation = 0;    // only tags of this one are taken
   uint32_t num_channels = 0;  // channels 0 .. num_channels-1 exist
 };
 

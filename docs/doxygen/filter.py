@@ -14,7 +14,7 @@ import sys
 
 COMMENT = re.compile(r"^(\s*)//(?!/) ?(.*)$")
 TRAILING = re.compile(r"^(.*\S.*?)\s+//(?!/) (.*)$")
-COMPARISON = re.compile(r"\s*friend bool operator==\(.*\) = default;$")
+COMPARISON = re.compile(r"\s*friend (bool|auto) operator(==|<=>)\(.*\) = default;$")
 SPECIAL = re.compile(r"([\\@<>#%&$])")
 
 
