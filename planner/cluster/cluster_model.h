@@ -38,8 +38,8 @@ namespace penstock::planner {
 
 // The part of its peak rate that a device reaches in an operation of a given size.
 struct EfficiencyPoint {
-  double flops = 0;
-  double fraction = 0;
+  double flops = 0;     // of the operation, on one device
+  double fraction = 0;  // of the peak rate, above 0 and at most 1
 
   friend bool operator==(const EfficiencyPoint&, const EfficiencyPoint&) = default;
 };
@@ -50,10 +50,11 @@ struct EfficiencyPoint {
 // products alone do better.
 inline constexpr double kDefaultEfficiency = 0.6;
 
+// What the planner knows of one kind of device.
 struct DeviceKind {
-  std::string name;
-  int64_t memory_bytes = 0;
-  double memory_bytes_per_s = 0;
+  std::string name;          // such as "H200": for messages, and by which cluster files refer to it
+  int64_t memory_bytes = 0;  // that a plan may use of a device
+  double memory_bytes_per_s = 0;  // of the device's own memory, reads and writes together
   // By DType. 0: the device has no rate for the type.
   std::array<double, kNumDTypes> peak_flops_per_s = {};
   std::vector<EfficiencyPoint> efficiency;  // by increasing flops; empty: kDefaultEfficiency
@@ -76,16 +77,19 @@ double HostCopySeconds(const DeviceKind& kind, double num_bytes);
 // What the peak rates allow for an operation of a dtype; one that the device has no rate for
 // computes at the highest of the others.
 struct Roofline {
-  double seconds = 0;
-  RooflineBound bound = RooflineBound::kMemory;
+  double seconds = 0;                            // the longer of what flops and bytes take
+  RooflineBound bound = RooflineBound::kMemory;  // which of the two that is
 };
+// What the peak rates allow `flops` and `bytes` of memory traffic on one device.
 Roofline RooflineOf(const DeviceKind& kind, DType dtype, double flops, double bytes);
 
 // Interpolates linearly in the logarithm of `flops`; constant beyond the ends of the curve.
 double EfficiencyAt(const DeviceKind& kind, double flops);
 
+// Of NetworkLevel::uplinks: as many uplinks as the child has devices.
 inline constexpr int64_t kUplinkPerDevice = 0;
 
+// The networks of one level, one in each of its groups, which are alike but for their fan-out.
 struct NetworkLevel {
   std::string name;  // of one group, such as "node"
   // Children of each group: one number for all groups, or one for each in order.
@@ -104,15 +108,16 @@ struct NetworkLevel {
 
 // `count` devices of one kind.
 struct DeviceRun {
-  int64_t count = 0;
-  int64_t kind = 0;  // index in ClusterSpec::kinds
+  int64_t count = 0;  // at least 1; they are consecutive
+  int64_t kind = 0;   // index in ClusterSpec::kinds
 
   friend bool operator==(const DeviceRun&, const DeviceRun&) = default;
 };
 
+// A description of a cluster, as a file has it (cluster_file.h). Cluster::Create checks it.
 struct ClusterSpec {
-  std::string name;
-  std::vector<DeviceKind> kinds;
+  std::string name;                  // for messages
+  std::vector<DeviceKind> kinds;     // at least one
   std::vector<DeviceRun> devices;    // in order; empty: all are of the first kind
   std::vector<NetworkLevel> levels;  // from the inside out; empty: one device
   // Of the devices of a group of level 0, those that can compute at once, as they share the cores
@@ -126,46 +131,54 @@ struct ClusterSpec {
 
 // Limits of a description, so that none can take much memory or overflow a product.
 inline constexpr int64_t kMaxClusterDevices = int64_t{1} << 17;
-inline constexpr int64_t kMaxNetworkLevels = 8;
-inline constexpr int64_t kMaxDeviceKinds = 64;
-inline constexpr int64_t kMaxTorusDimensions = 6;
-inline constexpr int64_t kMaxTorusExtent = 256;
-inline constexpr int64_t kMaxEfficiencyPoints = 256;
-inline constexpr int64_t kMaxClusterNameBytes = 128;
-inline constexpr double kMinBytesPerS = 1e3;
-inline constexpr double kMaxBytesPerS = 1e16;
-inline constexpr double kMinFlopsPerS = 1e3;
-inline constexpr double kMaxFlopsPerS = 1e19;
-inline constexpr double kMaxFlops = 1e24;  // of one operation in an efficiency curve
-inline constexpr double kMaxLatencyS = 10;
-inline constexpr double kMaxLaunchS = 1;
-inline constexpr double kMaxStepS = 1000;
-inline constexpr int64_t kMaxMemoryBytes = int64_t{1} << 50;
+inline constexpr int64_t kMaxNetworkLevels = 8;       // of a cluster
+inline constexpr int64_t kMaxDeviceKinds = 64;        // likewise
+inline constexpr int64_t kMaxTorusDimensions = 6;     // of level 0
+inline constexpr int64_t kMaxTorusExtent = 256;       // of each dimension
+inline constexpr int64_t kMaxEfficiencyPoints = 256;  // of a kind of device
+inline constexpr int64_t kMaxClusterNameBytes = 128;  // of each name in a description
+inline constexpr double kMinBytesPerS = 1e3;          // of links, uplinks and memory
+inline constexpr double kMaxBytesPerS = 1e16;         // likewise
+inline constexpr double kMinFlopsPerS = 1e3;          // of a dtype
+inline constexpr double kMaxFlopsPerS = 1e19;         // likewise
+inline constexpr double kMaxFlops = 1e24;             // of one operation in an efficiency curve
+inline constexpr double kMaxLatencyS = 10;            // of a level
+inline constexpr double kMaxLaunchS = 1;              // of DeviceKind::launch_s
+inline constexpr double kMaxStepS = 1000;             // of DeviceKind::step_s
+inline constexpr int64_t kMaxMemoryBytes = int64_t{1} << 50;  // of a device or its host
 
 // Errors of one part of a description, worded to follow the name of what they are about.
 absl::Status CheckDeviceKind(const DeviceKind& kind);
+// As CheckDeviceKind, for a level.
 absl::Status CheckNetworkLevel(const NetworkLevel& level);
 
 // Which part of a description an error is about.
 struct ClusterPart {
+  // The field of ClusterSpec that has the part; kCluster: the description as a whole.
   enum class Kind : uint8_t { kCluster, kDeviceKind, kLevel, kDevices, kCollective };
-  Kind kind = Kind::kCluster;
+  Kind kind = Kind::kCluster;  // what `index` counts
   int64_t index = 0;  // of a device kind, a level, a run of devices or a measured collective
 };
 
+// A checked description, with the groups that follow from it.
 class Cluster {
  public:
   // Errors name the level or kind at fault and what was expected; `at_fault` also says it as data.
   static absl::StatusOr<Cluster> Create(ClusterSpec spec, ClusterPart* at_fault = nullptr);
 
+  // As it was given to Create.
   const ClusterSpec& spec() const { return spec_; }
+  // In all: devices are numbered from 0.
   int64_t num_devices() const { return num_devices_; }
+  // Levels of the network; 0 for a single device.
   int num_levels() const { return static_cast<int>(spec_.levels.size()); }
+  // REQUIRES: 0 <= l < num_levels().
   const NetworkLevel& level(int l) const { return spec_.levels[l]; }
 
   // REQUIRES, here and below: devices are in [0, num_devices()), levels in [0, num_levels()).
   const DeviceKind& KindOf(int64_t device) const;
 
+  // Groups of a level, numbered in the order of their devices.
   int64_t NumGroups(int l) const { return static_cast<int64_t>(begins_[l].size()) - 1; }
   // The group of level `l` that holds a device. Level -1: the device itself.
   int64_t GroupOf(int64_t device, int l) const;
@@ -185,8 +198,9 @@ class Cluster {
   // The innermost level at which a group holds both; -1 for a device and itself.
   int MeetingLevel(int64_t a, int64_t b) const;
 
-  // Of one transfer with no other traffic. Infinite rate and no latency for a device and itself.
+  // Of one transfer with no other traffic. Infinite for a device and itself.
   double PathBytesPerS(int64_t from, int64_t to) const;
+  // Of one transfer with no other traffic, from end to end. None for a device and itself.
   double PathLatencyS(int64_t from, int64_t to) const;
   // Of the paths whose ends meet at level `l`; in a torus, of the longest of them.
   double LatencyAcross(int l) const;

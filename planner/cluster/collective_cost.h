@@ -61,25 +61,27 @@ namespace penstock::planner {
 // `penstock bench collectives` measures for 4 processes of one host.
 inline constexpr double kMessageOverhead = 0.25;
 
+// How members exchange data. The comment at the top has what each takes.
 enum class CollectiveMethod : uint8_t { kDirect, kRing, kHierarchical, kParallelRings, kTorus };
 
 std::string_view Name(CollectiveMethod method);  // "direct", "parallel rings", ...
 
 // Which methods a transport has. The runtime has those of base/collective.h.
 struct CollectiveMethods {
-  bool direct = true;
-  bool ring = true;
-  bool hierarchical = true;
-  bool parallel_rings = false;
-  bool torus = true;  // applies only to boxes in a torus
+  bool direct = true;           // everybody with everybody at once
+  bool ring = true;             // one ring through all members
+  bool hierarchical = true;     // inside children, then across
+  bool parallel_rings = false;  // a ring for each member of a child
+  bool torus = true;            // applies only to boxes in a torus
 };
 
 // Of NCCL as far as it is modelled here.
 inline constexpr CollectiveMethods kNcclMethods = {.parallel_rings = true};
 
+// What a collective takes.
 struct CollectiveTime {
-  double seconds = 0;
-  CollectiveMethod method = CollectiveMethod::kDirect;
+  double seconds = 0;                                   // from the first send to the last arrival
+  CollectiveMethod method = CollectiveMethod::kDirect;  // that takes so long
 };
 
 // The fastest of `methods` for the kind. `num_bytes`:

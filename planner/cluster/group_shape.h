@@ -22,6 +22,7 @@ namespace penstock::planner {
 
 // How a group lies in the torus of level 0. Where it lies in several, the worst of each figure.
 struct TorusShape {
+  // The members' coordinates along one dimension of the torus.
   struct Dimension {
     int64_t members = 1;  // different coordinates
     int64_t stride = 1;   // links between neighbouring members
@@ -41,15 +42,16 @@ struct TorusShape {
 
 // All that costs depend on of where a group is.
 struct GroupShape {
+  // The children of the group's network at one level.
   struct Level {
     int64_t num_children = 0;                // that have members
     std::vector<int64_t> members_per_child;  // the different numbers, increasing
 
     friend bool operator==(const Level&, const Level&) = default;
   };
-  int64_t num_members = 1;
-  std::vector<Level> levels;  // up to the level at which all meet; empty: one member
-  std::optional<TorusShape> torus;
+  int64_t num_members = 1;          // devices of the group
+  std::vector<Level> levels;        // up to the level at which all meet; empty: one member
+  std::optional<TorusShape> torus;  // none where no two members are in one torus
 
   friend bool operator==(const GroupShape&, const GroupShape&) = default;
 };

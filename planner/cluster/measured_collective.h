@@ -25,36 +25,39 @@ enum class GroupSpread : uint8_t { kOneHost, kOneRankEach, kSeveralEach };
 
 std::string_view Name(GroupSpread spread);  // "one host", "a rank each", "several each"
 
+// One way to run a collective.
 struct CollectiveVariant {
-  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kDirect;
-  int64_t chunk_bytes = 256 << 10;
+  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kDirect;  // of the exchange
+  int64_t chunk_bytes = 256 << 10;  // length of the chunks, as CollectiveSpec has it
 
   friend bool operator==(const CollectiveVariant&, const CollectiveVariant&) = default;
 };
 
 // Microseconds by each variant. 0: not measured, or the same as in shorter chunks.
 struct CollectiveTimes {
-  int64_t num_bytes = 0;  // what a rank brings
-  std::vector<double> us;
+  int64_t num_bytes = 0;   // what a rank brings
+  std::vector<double> us;  // an entry for each of MeasuredCollective::algorithms
 
   friend bool operator==(const CollectiveTimes&, const CollectiveTimes&) = default;
 };
 
+// A table of times: sizes by variants.
 struct MeasuredCollective {
-  CollectiveKind kind = CollectiveKind::kAllReduce;
-  GroupSpread spread = GroupSpread::kOneHost;
-  int64_t num_ranks = 2;
+  CollectiveKind kind = CollectiveKind::kAllReduce;  // that was measured
+  GroupSpread spread = GroupSpread::kOneHost;        // of the measured group
+  int64_t num_ranks = 2;                             // in the group, at least 2
   std::vector<CollectiveVariant> algorithms;  // of those that are equally good the first is taken
-  std::vector<CollectiveTimes> times;
+  std::vector<CollectiveTimes> times;         // by increasing num_bytes
 
   friend bool operator==(const MeasuredCollective&, const MeasuredCollective&) = default;
 };
 
+// The most tables of a description.
 inline constexpr int64_t kMaxMeasuredCollectives = 256;
-inline constexpr int64_t kMaxMeasuredTimes = 64;  // rows of one
-inline constexpr int64_t kMaxCollectiveVariants = 16;
-inline constexpr int64_t kMinChunkBytes = 4 << 10;
-inline constexpr int64_t kMaxChunkBytes = int64_t{1} << 30;
+inline constexpr int64_t kMaxMeasuredTimes = 64;             // rows of one
+inline constexpr int64_t kMaxCollectiveVariants = 16;        // columns of one
+inline constexpr int64_t kMinChunkBytes = 4 << 10;           // of a variant
+inline constexpr int64_t kMaxChunkBytes = int64_t{1} << 30;  // likewise
 
 // Sizes grow, every size has a time, a hierarchical variant is one between several ranks each, and
 // all is within the limits. Errors are worded to follow the name of what they are about.

@@ -30,8 +30,10 @@ namespace penstock::planner {
 enum class RooflineBound : uint8_t { kCompute, kMemory };
 
 std::string_view Name(RooflineBound bound);  // "compute", "memory"
+// The bound of that name; nullopt: there is none.
 std::optional<RooflineBound> ParseRooflineBound(std::string_view name);
 
+// How much longer than the peak rates allow a kernel of one size takes.
 struct SlowdownPoint {
   double roofline_us = 0;  // what the peak rates allow
   double factor = 1;       // measured time / roofline_us; below 1 where caches help
@@ -39,21 +41,22 @@ struct SlowdownPoint {
   friend bool operator==(const SlowdownPoint&, const SlowdownPoint&) = default;
 };
 
+// A curve of measurements for one operator.
 struct MeasuredKernel {
-  std::string op;
-  DType dtype = DType::kF32;
-  RooflineBound bound = RooflineBound::kMemory;
-  std::vector<SlowdownPoint> slowdown;  // by increasing roofline_us
+  std::string op;                                // its name in the OpRegistry
+  DType dtype = DType::kF32;                     // that it computes in
+  RooflineBound bound = RooflineBound::kMemory;  // of the kernels that were measured
+  std::vector<SlowdownPoint> slowdown;           // by increasing roofline_us
 
   friend bool operator==(const MeasuredKernel&, const MeasuredKernel&) = default;
 };
 
 inline constexpr int64_t kMaxMeasuredKernels = 1024;  // of a kind of device
-inline constexpr int64_t kMaxSlowdownPoints = 64;
-inline constexpr double kMinRooflineUs = 1e-9;
-inline constexpr double kMaxRooflineUs = 1e15;
-inline constexpr double kMinSlowdown = 1e-3;
-inline constexpr double kMaxSlowdown = 1e9;
+inline constexpr int64_t kMaxSlowdownPoints = 64;     // of one curve
+inline constexpr double kMinRooflineUs = 1e-9;        // of SlowdownPoint::roofline_us
+inline constexpr double kMaxRooflineUs = 1e15;        // likewise
+inline constexpr double kMinSlowdown = 1e-3;          // of SlowdownPoint::factor
+inline constexpr double kMaxSlowdown = 1e9;           // likewise
 
 // There is a point, times grow, and all is within the limits. Errors are worded to follow the name
 // of what they are about.

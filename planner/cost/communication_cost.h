@@ -24,7 +24,7 @@ namespace penstock::planner {
 // shared memory: 8 bytes one way take 0.8 to 1 us, and 64 MiB pass at 7.3 to 8.3 GB/s. What fits a
 // cache is faster.
 struct LinkRates {
-  double latency_s = 1e-6;
+  double latency_s = 1e-6;   // of a message, however small
   double bytes_per_s = 8e9;  // that a process sends or receives
 };
 

@@ -32,11 +32,12 @@ namespace penstock::planner {
 // What the kernels of the devices [first, first + count) have in common.
 using KernelTraitsOf = std::function<graph::KernelTraits(uint32_t first, uint32_t count)>;
 
+// What lowering chooses by. Most of it is from CompileOptions and the machine.
 struct LowerOptions {
-  const Policy* policy = nullptr;
-  graph::KernelTraits kernels;
-  KernelTraitsOf kernels_of = nullptr;  // see CompileOptions
-  bool split_weight_gradients = false;
+  const Policy* policy = nullptr;                // orders the phases; outlives the call, not null
+  graph::KernelTraits kernels;                   // of all devices, unless kernels_of is set
+  KernelTraitsOf kernels_of = nullptr;           // see CompileOptions
+  bool split_weight_gradients = false;           // into phases of their own (W)
   std::optional<StagePlacement> placement = {};  // see PhaseOptions
   std::vector<int> device_groups = {};           // likewise
   // What the policy is told of the stages' times and links. None: a forward takes 1, a whole
@@ -50,12 +51,14 @@ struct LowerOptions {
   absl::Span<const MeasuredCollective> collectives;
   // Rates for the plan's predictions.
   double flops_per_s = 1e11;
-  double bytes_per_s = 1e10;
-  LinkRates link;
+  double bytes_per_s = 1e10;  // of a device's memory
+  LinkRates link;             // between two devices
   // Whether devices of one class share a program; otherwise each has its own.
   bool fold = true;
 };
 
+// The plan of a graph. kInvalidArgument if there is no policy. Other errors name the node, stage or
+// kernel that cannot be planned, or say what the policy lacks.
 absl::StatusOr<FoldedPlan> LowerToPlan(const graph::OpRegistry& ops, const graph::Graph& graph,
                                        const LowerOptions& options);
 

@@ -38,6 +38,7 @@ struct BucketLimits {
   std::function<int64_t(CollectiveKind kind, const std::vector<graph::AxisRef>& axes)> bytes_over =
       {};
 
+  // The bytes of a bucket of such collectives over these axes.
   int64_t Over(CollectiveKind kind, const std::vector<graph::AxisRef>& axes) const {
     return bytes_over ? bytes_over(kind, axes) : bytes;
   }
@@ -45,12 +46,12 @@ struct BucketLimits {
 
 // What the collectives of a bucket have in common.
 struct BucketKey {
-  int stage = 0;
-  PhaseKey phase;
-  CollectiveKind kind = CollectiveKind::kAllGather;
-  std::vector<graph::AxisRef> axes;
-  graph::Reduction reduction = graph::Reduction::kSum;
-  DType dtype = DType::kF32;
+  int stage = 0;                                        // that runs them
+  PhaseKey phase;                                       // that they are in
+  CollectiveKind kind = CollectiveKind::kAllGather;     // all_gather or reduce_scatter
+  std::vector<graph::AxisRef> axes;                     // over which they gather or scatter
+  graph::Reduction reduction = graph::Reduction::kSum;  // of a reduce_scatter
+  DType dtype = DType::kF32;                            // of all elements
   friend auto operator<=>(const BucketKey&, const BucketKey&) = default;
 };
 

@@ -34,11 +34,11 @@ namespace penstock::planner {
 
 // A phase of one stage. The order of keys is the order of the per-step lane.
 struct PhaseKey {
-  int level = 0;
-  bool per_microbatch = false;
-  int order = 0;  // once a step: as above; once a micro-batch: 0 forward, 1 backward,
-                  // 2 weight, 3 and more: update, by the stages crossed
-  int chunk = 0;  // of forwards, backwards and weight gradients
+  int level = 0;                // see the top of this file
+  bool per_microbatch = false;  // else once a step
+  int order = 0;                // once a step: as above; once a micro-batch: 0 forward, 1 backward,
+                                // 2 weight, 3 and more: update, by the stages crossed
+  int chunk = 0;                // of forwards, backwards and weight gradients
   friend bool operator==(const PhaseKey&, const PhaseKey&) = default;
   // Forwards go through the chunks in order, all else in the opposite order.
   friend std::strong_ordering operator<=>(const PhaseKey& a, const PhaseKey& b) {
@@ -51,20 +51,23 @@ struct PhaseKey {
 
   // The policy schedules forwards and backwards of level 0; all else keeps its fixed order.
   Lane lane() const { return per_microbatch && level == 0 ? Lane::kCompute : Lane::kPerStep; }
+  // F, B or W, or kBeforeStep and kAfterStep for what runs once a step.
   PhaseKind kind() const;
 };
 
+// Where and when one node of a graph runs.
 struct NodePhase {
   bool is_live = false;   // something returned or assigned depends on it
   bool is_leaf = false;   // input, constant, iota: made again wherever it is read
   int stage = 0;          // the group of devices
   int virtual_stage = 0;  // the node's own
-  PhaseKey key;
+  PhaseKey key;           // not set if the node is not live, or a leaf
 };
 
 // Whether the value is split or partial over a temporal axis.
 bool IsPerMicrobatch(const graph::Graph& graph, graph::ValueId value);
 
+// How nodes are divided into phases, and stages onto groups of devices.
 struct PhaseOptions {
   bool split_weight_gradients = false;  // into phases of their own (W)
   // The nodes' stages are virtual ones, on these groups. None: each has a group of its own.

@@ -52,8 +52,8 @@ inline bool IsLaunched(ActorKind kind, Launched launched) {
 
 // The next `count` launches of the phase, over as many instances as that takes.
 struct LaunchRun {
-  uint32_t phase = 0;
-  uint32_t count = 0;
+  uint32_t phase = 0;  // index in DevicePlan::phases
+  uint32_t count = 0;  // launches, not instances
   friend bool operator==(const LaunchRun&, const LaunchRun&) = default;
 };
 

@@ -18,6 +18,7 @@
 
 namespace penstock::planner {
 
+// What a phase computes. Policies order phases of the first three kinds.
 enum class PhaseKind : uint8_t {
   kForward,     // F
   kBackward,    // B (with W where they are not told apart)
@@ -28,6 +29,7 @@ enum class PhaseKind : uint8_t {
 };
 inline constexpr int kNumPolicyKinds = 3;  // F, B, W
 
+// "F", "B", "W", "before", "after" or "transfer".
 std::string_view Name(PhaseKind kind);
 
 inline constexpr int kMaxChunks = 256;  // of a stage group
@@ -40,10 +42,11 @@ inline uint32_t PhaseType(PhaseKind kind, uint32_t chunk) {
 // Which kinds of phases a chunk has.
 using PhaseKinds = std::array<bool, kNumPolicyKinds>;
 
+// One phase of a step, as policies choose it and orders list it; its group is known beside it.
 struct PhaseChoice {
-  PhaseKind kind = PhaseKind::kForward;
-  int microbatch = 0;
-  int chunk = 0;
+  PhaseKind kind = PhaseKind::kForward;  // F, B or W
+  int microbatch = 0;                    // from 0, of those that pass through the chunk in a step
+  int chunk = 0;                         // of the group, from 0
   friend bool operator==(const PhaseChoice&, const PhaseChoice&) = default;
 };
 
@@ -52,8 +55,8 @@ std::string ToString(const PhaseChoice& choice);
 
 // A kind of phase of one chunk.
 struct ChunkPhase {
-  int chunk = 0;
-  PhaseKind kind = PhaseKind::kForward;
+  int chunk = 0;                         // of the group, from 0
+  PhaseKind kind = PhaseKind::kForward;  // F, B or W
   friend auto operator<=>(const ChunkPhase&, const ChunkPhase&) = default;
 };
 

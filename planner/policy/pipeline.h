@@ -28,13 +28,16 @@
 
 namespace penstock::planner {
 
+// The most stage groups that orders may have, and uniform pipelines.
 inline constexpr int kMaxGroups = 1 << 16;
+// The most micro-batches of a step of a uniform pipeline.
 inline constexpr int kMaxPipelineMicrobatches = 1 << 20;
 
+// A part of the model on one group, as a policy sees it: its phases and what they take.
 struct VirtualStage {
-  int group = 0;
+  int group = 0;  // that it lies on, from 0
   int chunk = 0;  // which of the group's stages, in the order of their numbers
-  PhaseKinds kinds = {true, true, false};
+  PhaseKinds kinds = {true, true, false};  // that it has; of a stage without B, W follows F
   std::array<double, kNumPolicyKinds> seconds = {1, 2, 0};  // of each kind; B with W if not split
   // Of each kind, the part of that time for which it needs a core (SharedCores).
   std::array<double, kNumPolicyKinds> core_shares = {1, 1, 1};
@@ -58,11 +61,11 @@ struct VirtualStage {
 // What passes from a phase of one stage to the phase of the same kind of another, for every
 // micro-batch.
 struct PipelineEdge {
-  int from = 0;
-  int to = 0;
-  bool is_forward = true;
-  double latency_s = 0;   // of each transfer, beside others
-  double transfer_s = 0;  // for which a transfer has the edge to itself
+  int from = 0;            // index into Pipeline::stages
+  int to = 0;              // likewise
+  bool is_forward = true;  // joins F to F; false: B to B
+  double latency_s = 0;    // of each transfer, beside others
+  double transfer_s = 0;   // for which a transfer has the edge to itself
 };
 
 // A host with fewer cores than devices: groups that run phases at once slow each other down, and
@@ -72,13 +75,15 @@ struct SharedCores {
   double at_once = 1;                    // devices that the cores can serve
 };
 
+// What a policy orders. REQUIRES, of functions that take one: all indices are in range.
 struct Pipeline {
-  int num_groups = 1;
-  int num_microbatches = 1;  // that pass through each stage
-  StagePlacement placement;  // how policies find the stages of a group
-  std::vector<VirtualStage> stages;
+  int num_groups = 1;                // each of which runs one phase at a time
+  int num_microbatches = 1;          // that pass through each stage
+  StagePlacement placement;          // how policies find the stages of a group
+  std::vector<VirtualStage> stages;  // by number
+  // In any order; none between stages means that neither reads the other.
   std::vector<PipelineEdge> edges;
-  std::vector<SharedCores> cores;
+  std::vector<SharedCores> cores;  // a host each; empty: no group is slowed down by others
   // The most that a group may keep, in the unit of VirtualStage::activation; 0: no limit.
   double memory_limit = 0;
   // Whether the next step begins on each group as that is done, so that a step takes the longest
@@ -90,13 +95,17 @@ struct Pipeline {
 
   // REQUIRES: the group has such a chunk.
   int StageOf(int group, int chunk) const { return placement.StageOf(group, chunk); }
+  // The virtual stage that the phase belongs to. REQUIRES: the group has its chunk.
   const VirtualStage& stage_of(int group, const PhaseChoice& phase) const {
     return stages[StageOf(group, phase.chunk)];
   }
+  // Chunks of each group.
   int num_chunks() const { return placement.num_chunks; }
+  // The group as PlannedOrder and CreateScheduler see it.
   StageContext ContextOf(int group) const;
   // From the end of a phase of one stage to the arrival at the other; 0 within a group.
   double LatencyS(int from, int to) const;
+  // What a phase takes if it has its cores to itself. REQUIRES: the group has its chunk.
   double SecondsOf(int group, const PhaseChoice& phase) const {
     return stage_of(group, phase).seconds[static_cast<size_t>(phase.kind)];
   }
@@ -105,15 +114,15 @@ struct Pipeline {
 // What `penstock schedule` describes: equal stages in a chain. Each of the `num_chunks` chunks of a
 // group takes its part of the seconds and activations given for a whole group.
 struct UniformPipeline {
-  int num_groups = 1;
+  int num_groups = 1;        // of devices, in the order of the chain
   int num_microbatches = 1;  // of the step; with a bidirectional placement, half in each direction
-  int num_chunks = 1;
-  Placement placement = Placement::kLoop;
-  double forward_s = 1;
-  double backward_s = 1;  // of the gradients of inputs
-  double weight_s = 1;
-  double latency_s = 0;         // of each edge between groups
-  bool splits_backward = true;  // into B and W
+  int num_chunks = 1;        // of the model that each group has
+  Placement placement = Placement::kLoop;  // of the chunks
+  double forward_s = 1;                    // F of all chunks of a group, for one micro-batch
+  double backward_s = 1;                   // of the gradients of inputs
+  double weight_s = 1;                     // likewise, of the gradients of weights
+  double latency_s = 0;                    // of each edge between groups
+  bool splits_backward = true;             // into B and W
 };
 // Errors: counts below 1, times that are negative or not finite, or what the placement cannot hold.
 absl::StatusOr<Pipeline> MakePipeline(const UniformPipeline& uniform);
@@ -121,13 +130,15 @@ absl::StatusOr<Pipeline> MakePipeline(const UniformPipeline& uniform);
 // Edges between consecutive stages of `placement`, in both directions.
 std::vector<PipelineEdge> ChainEdges(const StagePlacement& placement, double latency_s);
 
+// One phase of a timeline. Times count from the start of the step.
 struct PhaseRun {
-  PhaseChoice phase;
-  int stage = 0;  // virtual
-  double begin_s = 0;
-  double end_s = 0;
+  PhaseChoice phase;   // of its group
+  int stage = 0;       // virtual
+  double begin_s = 0;  // when it starts
+  double end_s = 0;    // when it has ended; what reads it on other groups starts later
 };
 
+// A step in which each group has followed its order.
 struct Timeline {
   std::vector<std::vector<PhaseRun>> groups;  // if asked for
   std::vector<double> end_s;                  // by group

@@ -20,17 +20,25 @@ enum class Placement : uint8_t {
   kBidirectional,
 };
 
+// "loop", "vee", ...: as jobs spell it.
 std::string_view Name(Placement placement);
+// The placement of that name; nullopt: there is none.
 std::optional<Placement> FindPlacement(std::string_view name);
 
+// The group and chunk of each virtual stage of a pipeline, and the way back. REQUIRES of all:
+// stages, groups and chunks are in range.
 struct StagePlacement {
-  int num_groups = 1;
-  int num_chunks = 1;  // of each group
-  Placement placement = Placement::kLoop;
+  int num_groups = 1;                      // of devices
+  int num_chunks = 1;                      // of each group
+  Placement placement = Placement::kLoop;  // see the example above
 
+  // Virtual stages, those of all groups.
   int num_stages() const { return num_groups * num_chunks; }
+  // The group that holds the stage.
   int GroupOf(int stage) const { return Mirror(stage / num_groups, stage % num_groups); }
+  // Which chunk of its group the stage is.
   int ChunkOf(int stage) const { return stage / num_groups; }
+  // The stage that a group holds as its chunk of that number.
   int StageOf(int group, int chunk) const { return chunk * num_groups + Mirror(chunk, group); }
 
   friend bool operator==(const StagePlacement&, const StagePlacement&) = default;

@@ -19,9 +19,9 @@ namespace penstock::planner {
 
 // How the groups of one collective lie: the different shapes of all that work at once.
 struct CommunicatingGroups {
-  CollectiveKind kind = CollectiveKind::kAllReduce;
-  std::vector<GroupShape> shapes;
-  GroupsAtOnce at_once;
+  CollectiveKind kind = CollectiveKind::kAllReduce;  // of the collective
+  std::vector<GroupShape> shapes;                    // each once
+  GroupsAtOnce at_once;                              // of all groups of the collective
   std::vector<int64_t> crossing;  // CountCrossing of a permute that is a shift; else empty
 };
 

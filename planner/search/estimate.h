@@ -47,14 +47,15 @@ namespace penstock::planner {
 
 // Bytes of one device.
 struct MemoryEstimate {
-  double parameters = 0;
-  double optimizer = 0;
-  double gradients = 0;
+  double parameters = 0;   // trained values
+  double optimizer = 0;    // its states, such as moments
+  double gradients = 0;    // and all else that is kept once a step
   double activations = 0;  // of all micro-batches in flight
   double transfers = 0;    // values sent to or received from other stages
-  double workspace = 0;
-  double host = 0;  // in the memory of its host, not of the device
+  double workspace = 0;    // what lives inside a phase only
+  double host = 0;         // in the memory of its host, not of the device
 
+  // In the memory of the device: without `host`.
   double total() const {
     return parameters + optimizer + gradients + activations + transfers + workspace;
   }
@@ -62,9 +63,9 @@ struct MemoryEstimate {
 
 // A part of the model that a group of devices runs, and how it spends a step.
 struct GroupEstimate {
-  double compute_s = 0;
-  double communication_s = 0;  // exposed, without waiting for other stages
-  MemoryEstimate memory;
+  double compute_s = 0;              // of all micro-batches and the update
+  double communication_s = 0;        // exposed, without waiting for other stages
+  MemoryEstimate memory;             // of the device of the group that needs most
   int64_t memory_limit_bytes = 0;    // of the least of its devices
   int in_flight = 0;                 // micro-batches of its first chunk
   std::vector<int> chunk_in_flight;  // of each chunk
@@ -73,16 +74,19 @@ struct GroupEstimate {
 
   // Where device and host share their memory, what lies on the host counts too.
   double used_bytes() const { return memory.total() + (has_host_link ? 0 : memory.host); }
+  // What the devices have left; negative: they lack so much.
   double spare_bytes() const { return static_cast<double>(memory_limit_bytes) - used_bytes(); }
+  // Whether what is kept on the hosts is within their limit.
   bool fits_on_host() const {
     return host_limit_bytes == 0 || memory.host <= static_cast<double>(host_limit_bytes);
   }
+  // Whether devices and hosts have enough memory.
   bool fits() const { return spare_bytes() >= 0 && fits_on_host(); }
 };
 
 // How groups of devices are linked: each device of the one with one of the other.
 struct GroupLink {
-  GroupsAtOnce at_once;
+  GroupsAtOnce at_once;  // of the pairs of devices, which all send at once
   // Positions in the groups: one of the pairs that meet at each level of the network.
   std::vector<int64_t> senders;
 };
@@ -99,15 +103,18 @@ class LinkCache {
   std::map<std::tuple<int64_t, int64_t, int64_t>, GroupLink> links_;
 };
 
+// How long a step takes, and why. Seconds are those of the group that computes longest, unless
+// cores are shared.
 struct StepEstimate {
-  double step_s = 0;
-  double compute_s = 0;
+  double step_s = 0;           // the whole step
+  double compute_s = 0;        // by the devices
   double communication_s = 0;  // exposed
-  double bubble_s = 0;
+  double bubble_s = 0;         // what is left of the step
   // All of it, hidden or exposed, of the group that has most.
   double gradient_reduction_s = 0;
   double inline_communication_s = 0;  // collectives that phases wait for
   double transfer_s = 0;              // exposed, between stages
+  // The work of all devices of a host on its cores takes as long as the step.
   bool is_bound_by_cores = false;
   // No order brings the step below EstimateOptions::limit_s: step_s is a lower bound, and all else
   // is not known.
@@ -115,6 +122,7 @@ struct StepEstimate {
   std::vector<GroupEstimate> groups;  // of the pipeline, in its order
   Pipeline pipeline;                  // as the policy saw it
 
+  // Whether each group fits into the memory of its devices and hosts.
   bool fits() const;
   // What the group lacks that lacks most; 0 if all fit.
   double excess_bytes() const;
@@ -123,9 +131,10 @@ struct StepEstimate {
   int fullest_group() const;
 };
 
+// How a step is estimated, for one policy and layout of the stages.
 struct EstimateOptions {
-  const Policy* policy = nullptr;
-  int chunks_per_group = 1;
+  const Policy* policy = nullptr;  // orders the phases; outlives the call, not null
+  int chunks_per_group = 1;        // stages of the work that each group of devices has
   std::optional<StagePlacement> placement = {};  // none: the policy's
   bool split_weight_gradients = false;           // or if the policy wants that
   double effort = 0;                             // see Pipeline

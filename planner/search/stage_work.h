@@ -54,12 +54,14 @@ namespace penstock::planner {
 
 // Seconds of one kind of phase for one micro-batch.
 struct PhaseWork {
-  double compute_s = 0;
+  double compute_s = 0;        // of its kernels, one after another
   double communication_s = 0;  // inline, and copies to and from the host
   double core_s = 0;           // of that, what takes the core on which the device computes
   double launch_s = 0;         // the host's work, which runs beside both
+  // What the phase takes.
   double seconds() const { return std::max(compute_s + communication_s, launch_s); }
 
+  // Adds what another phase takes, field by field.
   PhaseWork& operator+=(const PhaseWork& other) {
     compute_s += other.compute_s;
     communication_s += other.communication_s;
@@ -80,29 +82,31 @@ struct GradientReduction {
 
 // Bytes of a device.
 struct StageMemory {
-  double parameters = 0;
+  double parameters = 0;   // as the device holds them
   double optimizer = 0;    // other states
   double gradients = 0;    // and all else that is kept once a step
   double activations = 0;  // of one micro-batch, kept from its forward to its backward phase
   // Likewise, from B to W, if they are split: what gradients of weights are made of.
   double until_weight = 0;
-  double forward_workspace = 0;
-  double backward_workspace = 0;
-  double update_workspace = 0;
-  double host = 0;              // in the memory of the host
-  double host_activations = 0;  // likewise, of one micro-batch
+  double forward_workspace = 0;   // of the phase's largest moment
+  double backward_workspace = 0;  // likewise
+  double update_workspace = 0;    // likewise
+  double host = 0;                // in the memory of the host
+  double host_activations = 0;    // likewise, of one micro-batch
 };
 
+// What one stage does in a step.
 struct StageWork {
-  PhaseWork forward;
+  PhaseWork forward;   // of one micro-batch
   PhaseWork backward;  // with weight gradients
   PhaseWork weight;    // the part of it that makes them
   // The part of backward.communication_s that goes on beside weight gradients, unless these have
   // phases of their own.
   double hidden_by_weights_s = 0;
   PhaseWork update;  // and all else that runs once a step
+  // That are reduced beside the backward phases, once a step.
   std::vector<GradientReduction> gradients;
-  StageMemory memory;
+  StageMemory memory;  // of each of its devices
 
   // The backward phase without the communication that weight gradients hide.
   PhaseWork overlapped_backward() const {
@@ -114,36 +118,39 @@ struct StageWork {
 
 // A value that one stage makes and another reads.
 struct StageTransfer {
+  // When the value passes.
   enum class Moment : uint8_t {
     kBeforeStep,  // a parameter that another stage holds
     kForward,     // once a micro-batch
     kBackward,
     kAfterStep,  // a sum of gradients, a norm
   };
-  int value = 0;  // names the value, with `copy`
-  int copy = 0;   // of a repeated layer
-  int from = 0;
-  int to = 0;
-  Moment moment = Moment::kForward;
-  double num_bytes = 0;            // of a device, as both stages hold it
-  bool is_kept_by_source = false;  // for its own backward phase
-  bool is_kept_by_reader = false;  // likewise
+  int value = 0;                     // names the value, with `copy`
+  int copy = 0;                      // of a repeated layer
+  int from = 0;                      // stage that makes it
+  int to = 0;                        // stage that reads it
+  Moment moment = Moment::kForward;  // when it passes
+  double num_bytes = 0;              // of a device, as both stages hold it
+  bool is_kept_by_source = false;    // for its own backward phase
+  bool is_kept_by_reader = false;    // likewise
   // Between groups of devices it may be split (send_sharding.h): what a device sends, what the
   // reader takes to gather it, once, and what the source saves of the reduction before it.
   double sent_bytes = 0;
-  double gather_s = 0;
-  double saved_s = 0;
-  bool is_read_backward_only = false;
+  double gather_s = 0;                 // of each micro-batch or step, as `moment` says
+  double saved_s = 0;                  // likewise
+  bool is_read_backward_only = false;  // by no forward phase of the reader
 };
 
+// What all stages of a graph do in a step, and what passes between them.
 struct ModelWork {
-  std::vector<StageWork> stages;  // virtual ones
-  std::vector<StageTransfer> transfers;
-  std::vector<CommunicatingGroups> reduction_groups;
-  int64_t num_microbatches = 1;
-  int64_t devices_per_stage = 1;
+  std::vector<StageWork> stages;                      // virtual ones
+  std::vector<StageTransfer> transfers;               // each to one stage
+  std::vector<CommunicatingGroups> reduction_groups;  // that GradientReduction::group refers to
+  int64_t num_microbatches = 1;                       // of a step
+  int64_t devices_per_stage = 1;                      // all stages have as many
 };
 
+// Where the stages lie, and by what their kernels and sends are timed.
 struct WorkOptions {
   // Groups of devices that run the stages. The same collectives of all of them count as
   // simultaneous.

@@ -31,8 +31,8 @@ namespace penstock::planner {
 
 // One step of a chain: the operator and the sharding it leads to.
 struct ReshardStep {
-  std::string op;
-  graph::Sharding sharding;
+  std::string op;            // its name, such as "all_gather"
+  graph::Sharding sharding;  // of the value after the step
   friend bool operator==(const ReshardStep&, const ReshardStep&) = default;
 };
 

@@ -27,13 +27,15 @@ namespace penstock::planner {
 // Chains between shardings whose axes are those of one mesh, by these shardings.
 class ReshardTable {
  public:
+  // What PlanReshard gives for two ends, and ReshardCost for that.
   struct Chain {
-    std::vector<ReshardStep> steps;
-    double cost = 0;
+    std::vector<ReshardStep> steps;  // from the first end to the second
+    double cost = 0;                 // as a fraction of the tensor
   };
 
   // Null: not known. Valid until the next Add.
   const Chain* Find(const graph::Sharding& from, const graph::Sharding& to) const;
+  // Adds the chain, or replaces the one between these ends. Valid until the next Add.
   const Chain& Add(const graph::Sharding& from, const graph::Sharding& to, Chain chain);
 
  private:
@@ -64,6 +66,7 @@ class ReshardTable {
 // Chains by the axes that their ends mention, for all meshes.
 class SharedReshards {
  public:
+  // As PlanReshard and ReshardCost on `mesh`, planned at most once for meshes that share the chain.
   ReshardTable::Chain Plan(const graph::Mesh& mesh, const graph::Sharding& from,
                            const graph::Sharding& to);
 
@@ -75,12 +78,15 @@ class SharedReshards {
   std::deque<TableOfMesh> tables_;
 };
 
+// Chains of one mesh.
 class ReshardCache {
  public:
-  // With chains of its own, or those that it shares with other meshes.
+  // With chains of its own.
   explicit ReshardCache(graph::Mesh mesh) : ReshardCache(std::move(mesh), nullptr) {}
+  // With chains that it shares with other meshes. Null `shared`: as above.
   ReshardCache(graph::Mesh mesh, std::shared_ptr<SharedReshards> shared);
 
+  // The mesh of all chains.
   const graph::Mesh& mesh() const { return mesh_; }
 
   // As PlanReshard. Valid until the next call.

@@ -48,6 +48,7 @@ struct SendCosts {
   friend bool operator==(const SendCosts&, const SendCosts&) = default;
 };
 
+// Chooses the shardings of what is sent between stages of one mesh, and remembers its choices.
 class SendChooser {
  public:
   // `mesh` outlives the result.

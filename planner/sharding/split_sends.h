@@ -41,10 +41,11 @@
 
 namespace penstock::planner {
 
+// How split-sends weighs what is sent.
 struct SendOptions {
   // The groups of devices that run the stages. None: each has one of its own.
   std::optional<StagePlacement> placement = {};
-  SendCosts costs;
+  SendCosts costs;  // by which shardings are chosen
 };
 
 // What a node of one result reads of its operands if it makes `part` of what it makes now; nothing
@@ -54,6 +55,8 @@ std::optional<std::vector<graph::Sharding>> OperandsForPart(const graph::Graph& 
                                                             const graph::Node& node,
                                                             const graph::Sharding& part);
 
+// The pass split-sends. No change where there is one device, or meshes of different sizes.
+// REQUIRES: reshards inserted and not lowered yet.
 absl::Status SplitSends(const graph::OpRegistry& ops, const SendOptions& options,
                         graph::Graph& graph);
 

@@ -51,14 +51,18 @@
 
 namespace penstock::planner {
 
+// What lives on the host: nothing, optimiser states, activations, or both.
 enum class Offload : uint8_t { kNone, kStates, kActivations, kAll };
 
 std::string_view Name(Offload offload);  // "none", "states", "activations", "all"
+// The choice of that name; nullopt: there is none.
 std::optional<Offload> FindOffload(std::string_view name);
 
+// Whether what the optimiser keeps lives on the host.
 inline bool OffloadsStates(Offload offload) {
   return offload == Offload::kStates || offload == Offload::kAll;
 }
+// Whether what backward reads of the forward pass does.
 inline bool OffloadsActivations(Offload offload) {
   return offload == Offload::kActivations || offload == Offload::kAll;
 }

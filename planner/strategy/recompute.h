@@ -49,9 +49,11 @@
 
 namespace penstock::planner {
 
+// Levels of recomputation; the comment at the top explains each.
 enum class Recompute : uint8_t { kNone, kSelective, kFull };
 
 std::string_view Name(Recompute level);  // "none", "selective", "full"
+// The level of that name; nullopt: there is none.
 std::optional<Recompute> FindRecompute(std::string_view name);
 
 // Of each node, the segment of the level `full` from 1 on; 0 for the others. REQUIRES: forward
