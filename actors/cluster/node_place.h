@@ -10,6 +10,7 @@
 
 namespace penstock::actors {
 
+// Where a node runs, and how it is started there.
 struct NodePlace {
   std::string host;  // for messages, until the node has joined; empty: not known
   // Whether that is the host's name; otherwise it only tells the host from others.

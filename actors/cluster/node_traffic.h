@@ -11,6 +11,7 @@
 
 namespace penstock::actors {
 
+// Counters of one node. They only grow.
 struct NodeTraffic {
   uint64_t feed_bytes = 0;           // to the node
   uint64_t fetch_bytes = 0;          // from the node

@@ -48,15 +48,15 @@ struct CommTensor {
 // A collective, or one end of a transfer. The device executor writes what describes it; the owner
 // of the endpoint writes the rest from Start until it has completed.
 struct Comm {
-  std::unique_ptr<transport::Collective> collective;  // null for transfers
-  transport::Request request;
+  std::unique_ptr<transport::Collective> collective;             // null for transfers
+  transport::Request request;                                    // of a transfer
   std::vector<CommTensor> tensors = std::vector<CommTensor>(1);  // one of a transfer
-  uint32_t peer = 0;
-  uint32_t channel = 0;
-  uint32_t actor = 0;
-  uint32_t phase = 0;
+  uint32_t peer = 0;     // device at the other end of a transfer
+  uint32_t channel = 0;  // of the tags of its messages
+  uint32_t actor = 0;    // index in DevicePlan::actors
+  uint32_t phase = 0;    // that the actor is in, an index in DevicePlan::phases
   uint32_t ordinal = 0;  // among the communicating actors of the device
-  planner::ActorKind kind = planner::ActorKind::kCollective;
+  planner::ActorKind kind = planner::ActorKind::kCollective;  // a collective, a send or a receive
   std::unique_ptr<std::byte[]> message;  // what a stage sends or receives (stage_exchange.h)
   int64_t begin_ns = 0;                  // with a clock
   int64_t end_ns = 0;                    // likewise
@@ -64,14 +64,15 @@ struct Comm {
 
 // One run of an operation.
 struct CommStart {
-  uint32_t comm = 0;
-  uint32_t flags = 0;  // transport::MessageFlags
-  uint64_t sequence = 0;
+  uint32_t comm = 0;      // index of the operation in `comms` of Load
+  uint32_t flags = 0;     // transport::MessageFlags
+  uint64_t sequence = 0;  // of the run, the same on all its devices: see Tag::sequence
   // By tensor, in lists that last until the run has begun.
   void* const* inputs = nullptr;   // what a collective or a send reads
   void* const* outputs = nullptr;  // what a collective or a receive writes
 };
 
+// The operations of one device, and who advances them; the comment at the top has an example.
 class DeviceCommunication {
  public:
   // kLeavingDevice: the device executor is about to give the endpoint up.
@@ -93,6 +94,7 @@ class DeviceCommunication {
 
   // Whether the device executor owns the endpoint now.
   bool TryOwn();
+  // As TryOwn and Disown left it.
   bool is_owner() const { return is_owned_by_device_; }
   // Leaves the endpoint to the communication executor, which is woken if there is work for it.
   // REQUIRES: is_owner().
@@ -109,6 +111,7 @@ class DeviceCommunication {
     if (is_flush_due_) WakeForStarts();
   }
 
+  // Whether NextCompletion would take one.
   bool has_completion() const { return completions_->Front() != nullptr; }
   // Takes the next operation that has completed; false if there is none.
   bool NextCompletion(uint32_t* comm) {
@@ -127,12 +130,15 @@ class DeviceCommunication {
   // returns, too (Endpoint::PrepareSleepOnArrivals). Otherwise it does not become the owner before
   // EndSleep, as it would sleep on nothing. -1: there is no descriptor.
   int PrepareSleep();
+  // The device executor is awake: it may become the owner again.
   void EndSleep() { is_about_to_sleep_ = false; }
 
   // Ends all operations, waiting for the endpoint if need be. Nothing is started afterwards.
   void Cancel();
 
+  // The operations, by index. The owner writes in those that are under way.
   const std::vector<Comm>& comms() const { return comms_; }
+  // Likewise. REQUIRES: the operation is not under way, or the caller is its owner.
   Comm& comm(uint32_t index) { return comms_[index]; }
 
   // --- The owner ---------------------------------------------------------------------------------

@@ -13,15 +13,17 @@
 
 namespace penstock::actors {
 
+// Bytes that a session takes for one device, of the memory of the device and of its host.
 struct DeviceMemory {
-  uint64_t arena_bytes = 0;
-  uint64_t host_bytes = 0;  // what the plan keeps in the memory of the device's host
+  uint64_t arena_bytes = 0;  // what the plan keeps in the device's own memory
+  uint64_t host_bytes = 0;   // what the plan keeps in the memory of the device's host
   // Of collectives: messages from devices whose memory cannot be read where it lies, and partial
   // results.
   uint64_t collective_bytes = 0;
   // Of an asynchronous device: pinned memory of the host (host_staging.h).
   uint64_t staging_bytes = 0;
 
+  // Of device and host together.
   uint64_t total() const { return arena_bytes + host_bytes + collective_bytes + staging_bytes; }
 };
 

@@ -26,14 +26,16 @@ struct DeviceWait {
 // What is in use of the channels that carry values between the phases of a device. A device that
 // launches ahead counts what it has launched.
 struct ChannelUse {
-  uint64_t credits = 0;  // in all: the tokens that the channels have room for
-  uint64_t credits_in_use = 0;
-  uint64_t tokens_waiting = 0;
-  uint64_t bytes_in_use = 0;  // of channel registers, from the start of the phase that fills them
+  uint64_t credits = 0;         // in all: the tokens that the channels have room for
+  uint64_t credits_in_use = 0;  // of those, not returned yet
+  uint64_t tokens_waiting = 0;  // that have arrived for phases which have not started
+  uint64_t bytes_in_use = 0;    // of channel registers, from the start of the phase that fills them
   friend bool operator==(const ChannelUse&, const ChannelUse&) = default;
 };
 
+// One device at the moment of the look.
 struct DeviceSnapshot {
+  // What the device does.
   enum class State : uint8_t {
     kSilent,   // nothing is known: its process does not answer
     kIdle,     // all submitted steps are done
@@ -41,17 +43,17 @@ struct DeviceSnapshot {
     kWaiting,  // it has nothing to run until something arrives
   };
 
-  uint32_t device = 0;
-  State state = State::kSilent;
-  std::string running;  // the actor that runs; empty: none, or it is between two
-  int64_t step = 0;     // the first that is not done, as SessionOptions::first_step counts
-  int64_t age_ns = 0;   // since the device was loaded
-  int64_t idle_ns = 0;  // of that, with nothing to run
-  // Of that, while a collective of the device was under way, and while other communication was.
+  uint32_t device = 0;           // its index in the plan
+  State state = State::kSilent;  // all that is known if it is kSilent
+  std::string running;           // the actor that runs; empty: none, or it is between two
+  int64_t step = 0;              // the first that is not done, as SessionOptions::first_step counts
+  int64_t age_ns = 0;            // since the device was loaded
+  int64_t idle_ns = 0;           // of that, with nothing to run
+  // Of that, while a collective of the device was under way.
   int64_t collective_ns = 0;
-  int64_t transfer_ns = 0;
+  int64_t transfer_ns = 0;   // likewise, while other communication was
   int64_t microbatches = 0;  // that have passed through all phases of its compute lane
-  ChannelUse channels;
+  ChannelUse channels;       // empty of a silent device
   // How many phases an asynchronous device launches as graphs, and why others are not; empty of
   // other devices.
   std::string graphs;
@@ -63,16 +65,17 @@ struct DeviceSnapshot {
 
 // A process that has devices.
 struct ProcessSnapshot {
-  uint32_t rank = 0;
-  int64_t pid = 0;
-  std::string host;
-  bool answers = true;
+  uint32_t rank = 0;            // of the process in its job, from 0
+  int64_t pid = 0;              // on its host; 0: not known
+  std::string host;             // for messages: its name, or an address
+  bool answers = true;          // false: its devices are kSilent
   int64_t silence_ns = 0;       // since its last sign of life
   uint64_t resident_bytes = 0;  // 0: not known
-  uint32_t first_device = 0;
-  uint32_t num_devices = 0;
+  uint32_t first_device = 0;    // index in the plan; its devices follow each other
+  uint32_t num_devices = 0;     // 0: it has none
 };
 
+// One look at a job: its processes and the devices of its plan.
 struct EngineSnapshot {
   std::vector<ProcessSnapshot> processes;  // by rank
   std::vector<DeviceSnapshot> devices;     // by index

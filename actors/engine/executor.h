@@ -67,28 +67,30 @@
 
 namespace penstock::actors {
 
+// Steps that may be submitted and not completed; more have to wait.
 inline constexpr int64_t kMaxStepsInFlight = 8;
 
 // What a step reads from and writes to, in the plan's order of feeds and fetches. Shared by all
 // devices, each writing its own tiles of the fetches.
 struct StepBuffers {
-  std::vector<Tensor> feeds;
-  std::vector<Tensor> fetches;
+  std::vector<Tensor> feeds;    // by feed, whole tensors
+  std::vector<Tensor> fetches;  // by fetch, likewise
 };
 
 // One device's part of a step that has completed.
 struct DeviceStepReport {
-  uint32_t device = 0;
-  int64_t step = 0;
-  bool is_poisoned = false;
-  int64_t wall_ns = 0;  // from the completion of the step before, or from submission if later
-  int64_t wait_ns = 0;  // of wall_ns, with nothing to fire or without a core to run on
+  uint32_t device = 0;       // its index in the plan
+  int64_t step = 0;          // counted from 0 in the session
+  bool is_poisoned = false;  // it has failed: the fetches and states of the step mean nothing
+  int64_t wall_ns = 0;       // from the completion of the step before, or from submission if later
+  int64_t wait_ns = 0;       // of wall_ns, with nothing to fire or without a core to run on
 };
 
 // Told on the executor's thread.
 class ExecutorObserver {
  public:
   virtual ~ExecutorObserver() = default;
+  // The device has completed its part of a step. Steps come in order.
   virtual void OnStepDone(const DeviceStepReport& report) = 0;
   // The first error of a step on a device.
   virtual void OnError(uint32_t device, int64_t step, const absl::Status& status) = 0;
@@ -96,8 +98,9 @@ class ExecutorObserver {
   virtual void OnFailure(const absl::Status& status) = 0;
 };
 
+// What a session chooses for all its executors.
 struct ExecutorOptions {
-  uint64_t seed = 0;
+  uint64_t seed = 0;             // of random draws: KernelArgs::seed
   uint32_t generation = 0;       // of the transport's tags
   uint32_t acts_per_poll = 256;  // of one phase, before others get a turn
   size_t trace_capacity = 0;     // events, the last ones; 0: no trace
@@ -111,18 +114,21 @@ struct ExecutorOptions {
 
 // What an executor works with; all of it outlives the executor.
 struct ExecutorParts {
-  const planner::Plan* plan = nullptr;  // CheckPlan(*plan) is OK
-  uint32_t device_index = 0;
-  LinkTarget target;
-  DeviceCommunication* communication = nullptr;
-  StageLink* stage = nullptr;
-  std::vector<StagePeer> stage_peers = {};  // see StageExchange
-  ExecutorObserver* observer = nullptr;
-  const Clock* clock = nullptr;
+  const planner::Plan* plan = nullptr;           // CheckPlan(*plan) is OK
+  uint32_t device_index = 0;                     // of the device, in the plan
+  LinkTarget target;                             // of Link, without `streams`
+  DeviceCommunication* communication = nullptr;  // of this device, not loaded yet
+  StageLink* stage = nullptr;                    // the executor's side of it is used here
+  std::vector<StagePeer> stage_peers = {};       // see StageExchange
+  ExecutorObserver* observer = nullptr;          // told of steps and errors
+  const Clock* clock = nullptr;                  // of idle times, durations and traces
 };
 
+// Runs one device's part of a plan: fires actors as tokens and credits allow.
 class DeviceExecutor {
  public:
+  // Links the device's part of the plan. Errors: those of Link; kResourceExhausted if there is no
+  // memory for staging. REQUIRES: all parts are set.
   static absl::StatusOr<std::unique_ptr<DeviceExecutor>> Create(const ExecutorParts& parts,
                                                                 const ExecutorOptions& options);
   ~DeviceExecutor();
@@ -147,6 +153,7 @@ class DeviceExecutor {
   // The owner is about to sleep unless one more Poll finds something, until it is woken or the
   // descriptor that this returns is readable; -1: there is none.
   int PrepareSleep() { return communication_.PrepareSleep(); }
+  // The owner is awake again.
   void EndSleep() { communication_.EndSleep(); }
 
   // True while work on asynchronous streams is under way: it completes without calling anybody.

@@ -36,12 +36,13 @@ namespace penstock::actors {
 // Creates an executor; called on the thread that will run it.
 using ExecutorFactory = std::function<absl::StatusOr<std::unique_ptr<DeviceExecutor>>()>;
 
+// What a host runs: the devices of a plan in this process, and the stages that they belong to.
 struct HostParts {
   // One entry per device in each. All pointers must outlive the host.
   std::vector<ExecutorFactory> executors;
-  std::vector<StageLink*> links;
-  std::vector<Waker*> wakers;
-  std::vector<DeviceCommunication*> communications;
+  std::vector<StageLink*> links;  // between each device and the controller of its stage
+  std::vector<Waker*> wakers;     // what wakes the executor of each device
+  std::vector<DeviceCommunication*> communications;  // what moves each device's messages
   // One entry per stage in each.
   std::vector<std::unique_ptr<StageController>> stages;
   std::vector<std::vector<uint32_t>> stage_devices;  // indices into `executors`
@@ -49,10 +50,12 @@ struct HostParts {
   struct RemoteLink {
     size_t stage = 0;     // index into `stages`
     uint32_t device = 0;  // that decides: index into `executors`
+    // The device's, of which the deciding device's executor has the executor's side.
     StageLink* link = nullptr;
   };
-  std::vector<RemoteLink> remote_links;
+  std::vector<RemoteLink> remote_links;       // empty if all devices of each stage are here
   transport::Transport* transport = nullptr;  // must live until Stop returns
+  // Of the communication executor: the one that the communications were made with.
   Waker* communication_waker = nullptr;
   uint32_t first_device = 0;  // the plan's index of the first entry
   // The plan's detector if all its devices are here; a stall then fails the session. Must outlive
@@ -68,6 +71,7 @@ struct HostParts {
   bool is_oversubscribed = false;
 };
 
+// The actors that run the devices of a plan in this process, and their threads.
 class Host {
  public:
   // Starts the actors and loads all devices within `timeout`. Returns the error of the first device
@@ -77,6 +81,8 @@ class Host {
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
 
+  // Gives a step to all devices. Steps come in order from 0. REQUIRES: fewer than kMaxStepsInFlight
+  // are under way.
   void Submit(int64_t step, const std::shared_ptr<StepBuffers>& buffers);
 
   // Describes what every device and stage waits for. A device or stage that does not reply within

@@ -36,11 +36,14 @@
 
 namespace penstock::actors {
 
+// The staging memory of one asynchronous device, and what is on its way through it.
 class HostStaging {
  public:
   // Instances of a phase with feeds or fetches that may be on their way at a time.
   static constexpr uint32_t kCopySlots = 2;
 
+  // Allocates all memory. kResourceExhausted names the amount. The device outlives the result;
+  // indices of communications and copies are those of `comms` and `copies`.
   static absl::StatusOr<std::unique_ptr<HostStaging>> Create(Device& device,
                                                              absl::Span<const Comm> comms,
                                                              absl::Span<const HostCopy> copies);
@@ -50,6 +53,7 @@ class HostStaging {
 
   // The transport reads and writes it: see Transport::Hold.
   std::shared_ptr<const Memory> memory() const { return memory_; }
+  // What Create has allocated.
   uint64_t num_bytes() const { return memory_->num_bytes(); }
 
   // The tile of a feed or fetch in phase instance `instance`.

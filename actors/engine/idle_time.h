@@ -15,11 +15,13 @@
 
 namespace penstock::actors {
 
+// The idle times of one device, in nanoseconds of its executor's clock.
 class IdleTime {
  public:
   // What was under way when an idle time began.
   enum Kind : uint8_t { kNothing, kTransfer, kCollective, kNumKinds };
 
+  // What Read tells.
   struct Reading {
     std::array<int64_t, kNumKinds> ns = {};  // since the device was loaded, by Kind
     int64_t current_ns = 0;  // of the idle time that lasts, at least 1; 0: none does
@@ -56,6 +58,7 @@ class IdleTime {
   // Idle times that are over, and those without a core, since the last call.
   int64_t TakeWait() { return std::exchange(wait_ns_, 0) + std::exchange(without_core_ns_, 0); }
 
+  // How long the device has been idle until `now_ns`. Any thread.
   Reading Read(int64_t now_ns) const {
     Reading reading;
     const int64_t begin_ns = begin_ns_.load(std::memory_order_relaxed);

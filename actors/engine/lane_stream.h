@@ -24,19 +24,23 @@ namespace penstock::actors {
 
 inline constexpr size_t kNumLanes = 3;  // of planner::Lane
 
+// One stream and its marks.
 class LaneStream {
  public:
+  // What a mark stands for. Times are those of the executor's clock.
   struct Mark {
     uint32_t actor = planner::kNone;  // kNone: all that the phase instance had on the stream
-    uint32_t phase = 0;
-    int64_t step = 0;
-    int64_t microbatch = 0;
-    int64_t begin_ns = 0;
-    bool is_begin = false;  // with kNone: all that the instance waited for
+    uint32_t phase = 0;               // whose instance it is
+    int64_t step = 0;                 // of the instance
+    int64_t microbatch = 0;           // likewise
+    int64_t begin_ns = 0;             // when the host launched it, by which traces begin
+    bool is_begin = false;            // with kNone: all that the instance waited for
   };
 
+  // A stream of the device without marks; see SetCapacity. The device outlives it.
   explicit LaneStream(Device& device);
 
+  // REQUIRES: Close was not called.
   Stream& stream() { return *stream_; }
 
   // Drops what has not begun: nothing is recorded or followed any more. Streams that follow each
@@ -47,10 +51,12 @@ class LaneStream {
   // and `is_timed` is the same in all calls.
   void SetCapacity(Device& device, uint32_t capacity, bool is_timed);
 
+  // The most that SetCapacity was given; at first 0.
   uint32_t capacity() const { return capacity_; }
 
   // Marks are promised before they are recorded, those of a phase instance together.
   bool HasRoom(uint32_t count) const { return num_promised_ + count <= capacity_; }
+  // Reserves room. REQUIRES: HasRoom(count).
   void Promise(uint32_t count) { num_promised_ += count; }
 
   // Returns the mark's number, counted from 0. REQUIRES: it was promised.
@@ -64,6 +70,7 @@ class LaneStream {
 
   // The oldest mark that the stream has not come to, or null.
   const Mark* Pending() const { return num_recorded_ == 0 ? nullptr : &marks_[oldest_]; }
+  // Marks recorded and not taken.
   uint32_t num_pending() const { return num_recorded_; }
 
   // What is given to this stream from here on runs after all that `other` has been given so far.

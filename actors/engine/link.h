@@ -35,25 +35,25 @@ namespace penstock::actors {
 
 // What firing an actor reads. Actors lie in the planned order, so these stream through the caches.
 struct Actor {
-  kernels::Kernel* kernel = nullptr;
-  void* workspace = nullptr;
-  uint32_t first_arg = 0;        // into args: inputs, then outputs
-  uint32_t first_message = 0;    // into messages: early, then late
-  uint32_t first_increment = 0;  // into increments
-  uint32_t part = 0;             // into comms, stream_comms, copies, or memory_copies
-  uint32_t first_join = 0;       // into joins
-  uint16_t num_inputs = 0;
-  uint16_t num_outputs = 0;
+  kernels::Kernel* kernel = nullptr;  // of a kernel actor; owned by LinkedDevice::kernels
+  void* workspace = nullptr;          // of the kernel, in the arena
+  uint32_t first_arg = 0;             // into args: inputs, then outputs
+  uint32_t first_message = 0;         // into messages: early, then late
+  uint32_t first_increment = 0;       // into increments
+  uint32_t part = 0;                  // into comms, stream_comms, copies, or memory_copies
+  uint32_t first_join = 0;            // into joins
+  uint16_t num_inputs = 0;            // arguments that it reads
+  uint16_t num_outputs = 0;           // arguments that it writes, behind those
   // Messages when it starts. Of what runs on a stream these are all: who gets one follows on the
   // stream, or is ordered behind it by the stream. Of communication: to the next of its group.
   uint16_t num_early = 0;
-  uint16_t num_late = 0;  // messages when communication has completed
-  uint16_t num_increments = 0;
+  uint16_t num_late = 0;        // messages when communication has completed
+  uint16_t num_increments = 0;  // counters that it adds tokens or credits to when it has completed
   // Communication and copies on streams of their own that come before what this one does on its
   // stream.
   uint16_t num_joins = 0;
-  planner::ActorKind kind = planner::ActorKind::kKernel;
-  bool runs_on_stream = true;  // as opposed to moving by itself
+  planner::ActorKind kind = planner::ActorKind::kKernel;  // as in the plan
+  bool runs_on_stream = true;                             // as opposed to moving by itself
   // What firing it takes, as last measured on a synchronous device; until then it counts as long.
   uint32_t act_ns = 1'000'000;
 };
@@ -68,27 +68,33 @@ inline bool IsStreamComm(const Actor& actor) {
 // communicates.
 inline constexpr uint32_t kToCommunication = uint32_t{1} << 31;
 
+// What an actor adds to a counter each time.
 struct Increment {
-  uint32_t counter = 0;
-  uint32_t amount = 0;
+  uint32_t counter = 0;  // into counters
+  uint32_t amount = 0;   // tokens of a producer, credits of a consumer
 };
 
 // Tokens or credits that a phase takes `need` of when it starts. The executor's thread counts; any
 // thread may read the count.
 class TokenCounter {
  public:
+  // `count` tokens or credits are there from the beginning.
   TokenCounter(uint32_t count, uint32_t need, uint32_t phase)
       : need(need), phase(phase), count_(count) {}
+  // For arrays that grow while they are built. REQUIRES: nobody counts yet.
   TokenCounter(const TokenCounter& other) : TokenCounter(other.count(), other.need, other.phase) {}
 
+  // What is there and was not taken.
   uint32_t count() const { return count_.load(std::memory_order_relaxed); }
+  // Whether the phase cannot start for want of it.
   bool is_short() const { return count() < need; }
   // Of one thread, so no locked instruction is needed.
   void Add(uint32_t amount) { count_.store(count() + amount, std::memory_order_relaxed); }
+  // Takes what the phase needs, on the executor's thread. REQUIRES: !is_short().
   void Take() { count_.store(count() - need, std::memory_order_relaxed); }
 
-  const uint32_t need;
-  const uint32_t phase;
+  const uint32_t need;   // taken by each instance of the phase
+  const uint32_t phase;  // that takes, into phases
 
  private:
   std::atomic<uint32_t> count_;
@@ -96,77 +102,80 @@ class TokenCounter {
 
 // What a report says of a counter.
 struct TokenCounterInfo {
-  uint32_t channel = 0;
+  uint32_t channel = 0;  // in DevicePlan::channels
+  // Counts its credits, for the producer's phase; else its tokens, for the consumer's.
   bool is_credit = false;
 };
 
 // Arguments that move with the slot of one register.
 struct SlotGroup {
-  uint64_t slot_bytes = 0;
-  uint32_t slots = 1;
-  uint32_t first_patch = 0;
-  uint32_t num_patches = 0;
-  bool per_microbatch = false;
+  uint64_t slot_bytes = 0;      // from one slot to the next
+  uint32_t slots = 1;           // more than one; instances use them in turn
+  uint32_t first_patch = 0;     // into patches
+  uint32_t num_patches = 0;     // an argument each
+  bool per_microbatch = false;  // the slot changes with each micro-batch; else with each step
 };
 
+// An argument of a SlotGroup: it points to `slot0` + slot * slot_bytes.
 struct Patch {
-  std::byte* slot0 = nullptr;
-  uint32_t arg = 0;
+  std::byte* slot0 = nullptr;  // the operand in the first slot
+  uint32_t arg = 0;            // into args
 };
 
+// What starting a phase reads. Its actors, counters and so on are ranges of arrays of LinkedDevice.
 struct Phase {
-  uint32_t first_actor = 0;
-  uint32_t end_actor = 0;
-  uint32_t first_counter = 0;
-  uint32_t num_counters = 0;
-  uint32_t first_group = 0;
-  uint32_t num_groups = 0;
-  uint32_t num_on_stream = 0;      // actors that run on the phase's stream
-  uint32_t first_stream_comm = 0;  // into stream_comms
-  uint32_t num_stream_comms = 0;
-  uint32_t first_copy = 0;  // into memory_copies, of those that have streams of their own
-  uint32_t num_copies = 0;
-  uint32_t first_fetch = 0;  // into fetches
-  uint32_t num_fetches = 0;
-  uint32_t first_start = 0;  // into starts
-  uint32_t num_starts = 0;
-  uint32_t missing = 0;  // counters whose count is below their need
-  planner::Lane lane = planner::Lane::kCompute;
-  uint32_t type = 0;  // of the compute lane: planner::PhaseType
-  bool per_microbatch = true;
-  bool has_host_copies = false;  // feeds or fetches
+  uint32_t first_actor = 0;                      // into actors
+  uint32_t end_actor = 0;                        // behind its last one
+  uint32_t first_counter = 0;                    // into counters
+  uint32_t num_counters = 0;                     // those that it takes from when it starts
+  uint32_t first_group = 0;                      // into groups
+  uint32_t num_groups = 0;                       // registers with several slots that its actors use
+  uint32_t num_on_stream = 0;                    // actors that run on the phase's stream
+  uint32_t first_stream_comm = 0;                // into stream_comms
+  uint32_t num_stream_comms = 0;                 // that its actors run, in planned order
+  uint32_t first_copy = 0;                       // into memory_copies
+  uint32_t num_copies = 0;                       // those that have streams of their own
+  uint32_t first_fetch = 0;                      // into fetches
+  uint32_t num_fetches = 0;                      // fetches among its actors
+  uint32_t first_start = 0;                      // into starts
+  uint32_t num_starts = 0;                       // communication that starts with the phase
+  uint32_t missing = 0;                          // counters whose count is below their need
+  planner::Lane lane = planner::Lane::kCompute;  // that it runs in
+  uint32_t type = 0;                             // of the compute lane: planner::PhaseType
+  bool per_microbatch = true;                    // runs for each micro-batch; else once a step
+  bool has_host_copies = false;                  // feeds or fetches
   // The other lanes that it has channels with: what it uses, they may be using. A bit each, by
   // Lane.
   uint8_t joined_lanes = 0;
   // Into floating_streams; kNone: its stream is that of its lane.
   uint32_t floating_stream = planner::kNone;
   uint32_t first_source = 0;  // into sources
-  uint32_t num_sources = 0;
+  uint32_t num_sources = 0;   // phases on other streams that it follows
 };
 
 // A feed or fetch.
 struct HostCopy {
-  TileCopy tile;
-  uint32_t target = 0;
+  TileCopy tile;           // where the device's part lies in the fed or fetched tensor
+  uint32_t target = 0;     // index in Plan::feeds or Plan::fetches
   uint64_t num_bytes = 0;  // of the tile
 };
 
 // Between the memories of the device and its host.
 struct MemoryCopy {
-  uint32_t actor = 0;
-  uint64_t num_bytes = 0;
-  CopyKind kind = CopyKind::kHostToDevice;
-  uint32_t stream = planner::kNone;  // into copy_streams; kNone: the stream of its phase
-  std::unique_ptr<Event> done;       // of the last run, with a stream of its own
+  uint32_t actor = 0;                       // that it is
+  uint64_t num_bytes = 0;                   // of the value
+  CopyKind kind = CopyKind::kHostToDevice;  // from host to device or the other way
+  uint32_t stream = planner::kNone;         // into copy_streams; kNone: the stream of its phase
+  std::unique_ptr<Event> done;              // of the last run, with a stream of its own
 };
 
 // Copies in one direction of the phases of one lane: kernels overlap them. Copies of another lane
 // or direction must not wait behind them.
 struct CopyStream {
-  planner::Lane lane = planner::Lane::kCompute;
-  CopyKind kind = CopyKind::kHostToDevice;
-  int64_t last_ns = 0;  // when the last traced copy had begun or ended
-  std::unique_ptr<LaneStream> stream;
+  planner::Lane lane = planner::Lane::kCompute;  // of the phases
+  CopyKind kind = CopyKind::kHostToDevice;       // the direction
+  int64_t last_ns = 0;                           // when the last traced copy had begun or ended
+  std::unique_ptr<LaneStream> stream;            // the copies run on it
 };
 
 // In LinkedDevice::joins: an index of memory_copies instead of stream_comms.
@@ -175,10 +184,10 @@ inline constexpr uint32_t kJoinsCopy = uint32_t{1} << 31;
 // Of a phase that gets tokens or credits from another one on another stream: instance n follows the
 // instance ceil(((n + 1) need - initial) / rate) - 1 of that one.
 struct PhaseSource {
-  uint32_t phase = 0;
-  uint32_t need = 0;
-  uint32_t initial = 0;
-  uint32_t rate = 0;
+  uint32_t phase = 0;    // that is followed, into phases
+  uint32_t need = 0;     // that an instance of this phase takes
+  uint32_t initial = 0;  // that are there before the first instance
+  uint32_t rate = 0;     // that an instance of `phase` gives
 
   // Negative: none.
   int64_t InstanceFor(int64_t instance) const {
@@ -191,10 +200,11 @@ struct PhaseSource {
 // A collective, or one side of a message, that the device runs itself, on a stream of its own:
 // kernels and other communication overlap it.
 struct StreamComm {
-  uint32_t actor = 0;
+  uint32_t actor = 0;    // into actors
   uint32_t ordinal = 0;  // among the communicating actors of the device
-  planner::ActorKind kind = planner::ActorKind::kCollective;
+  planner::ActorKind kind = planner::ActorKind::kCollective;  // a collective, a send or a receive
   int64_t last_ns = 0;  // when the last run that was noticed had ended
+  // Of a message, too: transport::MessageOf.
   std::unique_ptr<transport::StreamCollective> collective;
   std::unique_ptr<LaneStream> stream;  // its work uses the collective
 };
@@ -205,18 +215,22 @@ Comm DescribeComm(const planner::Plan& plan, uint32_t device, uint32_t actor);
 // REQUIRES: the actor is a feed or a fetch.
 HostCopy DescribeHostCopy(const planner::Plan& plan, uint32_t device, uint32_t actor);
 
+// A device's part of a plan, linked. "Into" a name, above, means an index into the array of that
+// name.
 struct LinkedDevice {
-  std::vector<Actor> actors;
-  std::vector<uint32_t> needs;   // an actor each: messages it waits for
-  std::vector<uint32_t> starts;  // communication that waits for none; that of a phase together
-  std::vector<uint32_t> messages;
-  std::vector<Increment> increments;
-  std::vector<TokenCounter> counters;  // those of a phase lie together
-  std::vector<TokenCounterInfo> counter_infos;
-  std::vector<Phase> phases;
-  std::vector<SlotGroup> groups;
-  std::vector<Patch> patches;
+  std::vector<Actor> actors;          // as in DevicePlan::actors, in the planned order
+  std::vector<uint32_t> needs;        // an actor each: messages it waits for
+  std::vector<uint32_t> starts;       // communication that waits for none; that of a phase together
+  std::vector<uint32_t> messages;     // with kToCommunication; those of an actor together
+  std::vector<Increment> increments;  // those of an actor together
+  std::vector<TokenCounter> counters;           // those of a phase lie together
+  std::vector<TokenCounterInfo> counter_infos;  // a counter each
+  std::vector<Phase> phases;                    // as in DevicePlan::phases
+  std::vector<SlotGroup> groups;                // those of a phase together
+  std::vector<Patch> patches;                   // those of a group together
+  // Pointers to operands, those of an actor together; null: an operand that is not there.
   std::vector<void*> args;
+  // Collectives and transfers that the host runs, in the order of their actors.
   std::vector<Comm> comms;
   std::vector<StreamComm> stream_comms;  // those of a phase lie together
   std::vector<CopyStream> copy_streams;  // of an asynchronous device
@@ -229,17 +243,18 @@ struct LinkedDevice {
   // that its tokens and credits come from, and no more.
   std::vector<std::unique_ptr<LaneStream>> floating_streams;
   std::vector<PhaseSource> sources;  // those of a phase lie together
-  std::vector<HostCopy> copies;
+  std::vector<HostCopy> copies;      // feeds and fetches, in the order of their actors
+  // Copies between the memories of device and host, likewise.
   std::vector<MemoryCopy> memory_copies;
-  std::vector<uint32_t> fetches;  // actors; those of a phase together
-  std::vector<std::unique_ptr<kernels::Kernel>> kernels;
+  std::vector<uint32_t> fetches;                          // actors; those of a phase together
+  std::vector<std::unique_ptr<kernels::Kernel>> kernels;  // that actors point to, each once
 };
 
 // What a device's part of a plan is linked against; all of it outlives the result.
 struct LinkTarget {
-  Device* device = nullptr;
-  const kernels::KernelRegistry* kernels = nullptr;
-  std::byte* arena = nullptr;               // of at least arena_bytes
+  Device* device = nullptr;                          // that kernels are made for and work on
+  const kernels::KernelRegistry* kernels = nullptr;  // of the device's kind
+  std::byte* arena = nullptr;                        // of at least arena_bytes
   std::byte* host_arena = nullptr;          // of at least host_bytes; null where there are none
   transport::Endpoint* endpoint = nullptr;  // null where the device sends and receives nothing
   // Null: the host runs the collectives and messages of the device. REQUIRES: null for a

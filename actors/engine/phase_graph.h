@@ -39,6 +39,7 @@ std::string WhyNotCaptured(const Phase& phase, absl::Span<const Actor> actors, i
 
 // What is kept of a phase.
 struct PhaseGraph {
+  // The graph of those instances that give the stream the same work.
   struct Variant {
     bool has_run = false;  // without being captured, so that nothing is loaded or set up any more
     std::unique_ptr<StreamGraph> graph;  // null: not captured so far
@@ -55,10 +56,11 @@ struct PhaseGraph {
 
 // Phases of a device, in words: "3 of 5 phases; others: communication (2)".
 struct GraphCounts {
-  uint32_t num_phases = 0;
-  uint32_t num_captured = 0;
+  uint32_t num_phases = 0;           // of the device
+  uint32_t num_captured = 0;         // that are launched as graphs
   std::vector<std::string> reasons;  // of the others, one each
 };
+// The text above.
 std::string DescribeGraphs(const GraphCounts& counts);
 
 }  // namespace penstock::actors

@@ -14,11 +14,15 @@
 
 namespace penstock::actors {
 
+// A set of indices of actors. Those of a phase are consecutive, so its ready ones are in a range.
 class ReadySet {
  public:
+  // Empty, for actors below `num_actors`.
   explicit ReadySet(uint32_t num_actors) : words_((num_actors + 63) / 64) {}
 
+  // REQUIRES, here and below: the actor is below the number that the set was made for.
   void Add(uint32_t actor) { words_[actor / 64] |= uint64_t{1} << actor % 64; }
+  // Whether the actor was added and not taken.
   bool Contains(uint32_t actor) const { return (words_[actor / 64] >> actor % 64 & 1) != 0; }
 
   // Adds those of the other set, of the same size, in [begin, end).

@@ -18,6 +18,7 @@
 
 namespace penstock::actors {
 
+// A ring of elements, which are copied in and out. The capacity does not change.
 template <typename T>
 class SpscRing {
  public:
@@ -26,6 +27,7 @@ class SpscRing {
   SpscRing(const SpscRing&) = delete;
   SpscRing& operator=(const SpscRing&) = delete;
 
+  // At least what the constructor was given: a power of 2.
   size_t capacity() const { return slots_.size(); }
 
   // Exact on the producer and the consumer as far as their own side goes.

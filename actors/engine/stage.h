@@ -32,10 +32,11 @@
 
 namespace penstock::actors {
 
+// One choice: the next phase that each device of the group runs.
 struct PhaseDecision {
-  int64_t step = 0;
-  uint32_t microbatch = 0;
-  uint32_t type = 0;  // planner::PhaseType
+  int64_t step = 0;         // counted from 0 in the session
+  uint32_t microbatch = 0;  // of the step, from 0
+  uint32_t type = 0;        // planner::PhaseType
 };
 
 // "F3"; of a later chunk "F3 of chunk 1".
@@ -43,12 +44,13 @@ std::string ToString(const PhaseDecision& decision);
 
 // Counts of one device and type of phase since the start of the session; they only grow.
 struct PhaseCounts {
-  std::atomic<int64_t> completed{0};
+  std::atomic<int64_t> completed{0};  // instances that have run
   // Instances whose tokens and credits are or were there. Kept only where counts_ready is set.
   std::atomic<int64_t> available{0};
-  std::atomic<int64_t> duration_ns{0};
+  std::atomic<int64_t> duration_ns{0};  // that those have taken, in all
 };
 
+// What a controller and the executor of one device of its stage share.
 struct StageLink {
   static constexpr size_t kWindow = 64;  // choices ahead
 
@@ -60,11 +62,12 @@ struct StageLink {
 
   // The controller asks for a wake-up when no more than `wake_size` choices are left.
   std::atomic<bool> is_waiting{false};
-  std::atomic<size_t> wake_size{0};
+  std::atomic<size_t> wake_size{0};       // set by the controller before `is_waiting`
   std::function<void()> wake_controller;  // may be called from the executor; set before the start
   std::function<void()> wake_executor;    // the other way round
 };
 
+// Decides for one stage group, by the plan's order for it or by asking the policy.
 class StageController {
  public:
   // `links` are those of the stage's devices; they and the policies outlive the controller. The
@@ -94,6 +97,8 @@ class StageController {
   // Before the owner goes to sleep: executors wake it from now on. Poll once more afterwards.
   void ArmWait();
 
+  // Why it decides nothing more: the policy has made an illegal choice or has thrown. OK until
+  // then.
   const absl::Status& status() const { return status_; }
 
   // The policy's order is fixed: controllers with other devices of the stage choose alike.

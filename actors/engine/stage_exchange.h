@@ -31,6 +31,7 @@ namespace penstock::actors {
 
 // Channels of the transport behind those of the plan: of choices and of counts.
 inline constexpr uint32_t kNumStageChannels = 2;
+// The channels that a transport for the plan needs; those of stages come last.
 inline uint32_t NumTransportChannels(const planner::Plan& plan) {
   return plan.num_channels + kNumStageChannels;
 }
@@ -45,10 +46,11 @@ std::vector<uint32_t> StagePeersOf(const planner::Plan& plan, uint32_t device);
 
 // A device of the stage in another process.
 struct StagePeer {
-  uint32_t device = 0;
+  uint32_t device = 0;        // its index in the plan
   StageLink* link = nullptr;  // of the peer, at the deciding device; elsewhere null
 };
 
+// One device's end of the exchange, whether it decides or not.
 class StageExchange {
  public:
   // `own` is the device's link. Both sides have to have their counts (StageLink::counts).
@@ -59,6 +61,7 @@ class StageExchange {
   void AddTo(std::vector<Comm>* comms);
   // Whether there is anybody to exchange messages with.
   bool has_peers() const { return !lines_.empty(); }
+  // Whether an operation of the device, by its index after AddTo, is one of the exchange.
   bool Owns(uint32_t comm) const { return !lines_.empty() && comm >= first_comm_; }
 
   // Starts what can be; returns whether it did. After a failure it starts nothing more.

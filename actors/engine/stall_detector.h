@@ -50,6 +50,7 @@ struct ActivityReport {
 // Nothing has happened in the process between the reports, and its executors have looked.
 bool IsStill(const ActivityReport& before, const ActivityReport& after);
 
+// Knows which counts of a report belong to one communication of the plan.
 class StallDetector {
  public:
   // REQUIRES: CheckPlan(plan) is OK.

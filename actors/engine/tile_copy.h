@@ -21,6 +21,7 @@ namespace penstock::actors {
 // micro-batch below `num_microbatches`. Offset and stride may be left empty: zero.
 absl::Status CheckTile(const graph::TileDesc& tile, int64_t num_microbatches);
 
+// The runs of one tile; see the example at the top. `microbatch` chooses the tile's place.
 class TileCopy {
  public:
   // REQUIRES: CheckTile(tile) is OK.
@@ -31,14 +32,17 @@ class TileCopy {
       int64_t microbatch,
       absl::FunctionRef<void(int64_t global_index, int64_t tile_index, int64_t count)> run) const;
 
-  // REQUIRES: micro-batch below the number checked; memory of the tile's and its tensor's size.
+  // Copies the tile out of the tensor. REQUIRES: micro-batch below the number checked; memory of
+  // the tile's and its tensor's size.
   void FromGlobal(const void* global, void* tile, int64_t microbatch) const;
+  // The other way: copies the tile into the tensor. REQUIRES: likewise.
   void ToGlobal(const void* tile, void* global, int64_t microbatch) const;
 
   // The same of `size` bytes of the tile from `offset` on alone, which lie in `bytes`.
   // REQUIRES, of these three: offset + size is at most the tile's size.
   void RangeFromGlobal(const void* global, int64_t microbatch, int64_t offset, int64_t size,
                        void* bytes) const;
+  // The other way. REQUIRES: likewise.
   void RangeToGlobal(const void* bytes, int64_t microbatch, int64_t offset, int64_t size,
                      void* global) const;
   // Calls `run` for every run of a range, counted in bytes of the tensor and of the range.

@@ -15,15 +15,16 @@ namespace penstock::actors {
 
 // One actor's run, or with actor == kNone a whole phase instance.
 struct TraceEvent {
-  uint32_t device = 0;
-  uint32_t actor = planner::kNone;
-  uint32_t phase = 0;
-  uint32_t microbatch = 0;
-  int64_t step = 0;
-  int64_t begin_ns = 0;
-  int64_t end_ns = 0;
+  uint32_t device = 0;              // its index in the plan
+  uint32_t actor = planner::kNone;  // index in DevicePlan::actors
+  uint32_t phase = 0;               // index in DevicePlan::phases
+  uint32_t microbatch = 0;          // of the step; 0 for what runs once a step
+  int64_t step = 0;                 // counted from 0 in the session
+  int64_t begin_ns = 0;             // by the engine's clock
+  int64_t end_ns = 0;               // likewise; not before begin_ns
 };
 
+// The trace of one device.
 class TraceRing {
  public:
   // `capacity`: events; 0: Add may not be called.

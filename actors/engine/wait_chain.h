@@ -31,13 +31,14 @@ namespace penstock::actors {
 
 // What an actor waits for.
 struct ActorWait {
-  std::string actor;
-  uint32_t device = 0;
+  std::string actor;              // that waits
+  uint32_t device = 0;            // that it is on, by its index in the plan
   std::string what;               // "device 1, recv of 'h'", "tokens from 'y' 0 of 1"
   std::vector<uint32_t> devices;  // that keep it waiting; empty: none does
   friend bool operator==(const ActorWait&, const ActorWait&) = default;
 };
 
+// All waits of one look, and where they lead.
 struct WaitChains {
   std::vector<ActorWait> waits;                  // by device
   std::vector<std::vector<uint32_t>> waits_for;  // of each device: the devices, sorted

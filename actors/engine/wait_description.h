@@ -9,6 +9,7 @@
 
 namespace penstock::actors {
 
+// One line of a report.
 struct WaitDescription {
   std::string text;  // a line
   // It waits for no other device or stage: the others may wait for it.

@@ -25,6 +25,7 @@
 
 namespace penstock::actors {
 
+// Wakes one consumer.
 class Waker {
  public:
   Waker();
@@ -46,10 +47,13 @@ class Waker {
     }
   }
 
+  // The consumer is about to sleep, unless one more Poll finds something. Sleep, CancelSleep or
+  // EndSleep follows.
   void PrepareSleep() {
     is_sleeping_.store(true, std::memory_order_seq_cst);
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
+  // The Poll after PrepareSleep has found something.
   void CancelSleep();
   // Returns after a Notify since PrepareSleep, when `other_fd` is readable (-1: there is none), or
   // after the timeout.

@@ -23,6 +23,7 @@
 
 namespace penstock::actors {
 
+// Copies to and from the arena of one device, chunk by chunk.
 class ArenaAccess {
  public:
   // The size of the pinned buffer.
@@ -34,15 +35,17 @@ class ArenaAccess {
                                                              std::byte* host_arena,
                                                              absl::Duration timeout);
 
-  // Writes `num_bytes` to the arena from `begin` on. Calls `fill(offset, size, bytes)` for one
-  // chunk after the other; it stores the new contents in `bytes`. Offsets count from `begin`.
-  // REQUIRES: the range lies in one memory of the arena.
+  // Stores the new contents of a chunk in `bytes`. Offsets count from the beginning of the write.
   using Fill = absl::FunctionRef<void(uint64_t offset, size_t size, std::byte* bytes)>;
+  // Writes `num_bytes` to the arena from `begin` on: calls `fill` for one chunk after the other.
+  // Fails with the error of the device, or with kDeadlineExceeded. REQUIRES: the range lies in one
+  // memory of the arena.
   absl::Status Write(uint64_t begin, uint64_t num_bytes, Fill fill);
 
-  // Reads `num_bytes` of the arena from `begin` on. Calls `take(offset, size, bytes)` for one chunk
-  // after the other. REQUIRES: the range lies in one memory of the arena.
+  // Takes the contents of a chunk. Offsets count from the beginning of the read.
   using Take = absl::FunctionRef<void(uint64_t offset, size_t size, const std::byte* bytes)>;
+  // Reads `num_bytes` of the arena from `begin` on: calls `take` for one chunk after the other.
+  // Fails as Write does. REQUIRES: the range lies in one memory of the arena.
   absl::Status Read(uint64_t begin, uint64_t num_bytes, Take take);
 
  private:

@@ -23,11 +23,13 @@
 
 namespace penstock::actors {
 
+// Tiles in host memory, each with its state's name, type and place in the state's tensor.
 class KeptTiles {
  public:
-  // Copies the tile at a placement of this process to or from host memory.
+  // Copies the tile at a placement of this process to host memory.
   using ReadTile =
       std::function<absl::Status(const planner::StatePlacement& placement, std::byte* bytes)>;
+  // The other way: from host memory to the tile.
   using WriteTile =
       std::function<absl::Status(const planner::StatePlacement& placement, const std::byte* bytes)>;
 
@@ -49,20 +51,24 @@ class KeptTiles {
   absl::StatusOr<std::vector<uint32_t>> Fill(const planner::Plan& plan, uint32_t first_device,
                                              uint32_t num_devices, const WriteTile& write) const;
 
+  // One tile.
   struct Tile {
-    graph::TileDesc desc;
+    graph::TileDesc desc;                // where it lies in the tensor of its state
     std::unique_ptr<std::byte[]> bytes;  // desc.num_bytes()
   };
+  // A state with the tiles of it that are kept here.
   struct State {
-    std::string name;
-    TensorType type;
-    std::vector<Tile> tiles;
-    bool is_parameter = false;
+    std::string name;           // as in the plan
+    TensorType type;            // of the whole tensor
+    std::vector<Tile> tiles;    // each at another place of the tensor
+    bool is_parameter = false;  // trained, as opposed to kept by the optimiser or the like
   };
+  // All that is kept, in the order of the plan that it was copied from.
   const std::vector<State>& states() const { return states_; }
   // A tile by its number, in the order of the states and of their tiles; null: there is none.
   const Tile* Find(uint32_t state, uint32_t tile) const;
 
+  // Of all tiles together.
   uint64_t num_bytes() const { return num_bytes_; }
 
  private:
