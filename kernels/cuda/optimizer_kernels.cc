@@ -1,7 +1,10 @@
-// Optimisers: launches read their scalars on the device. Those of AdamW are held back, to make one
-// of several.
+// Optimisers: launches read their scalars on the device. They are held back, to make one of
+// several.
+
+#include <string_view>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
 
 #include "kernels/cuda/cuda_kernel.h"
 #include "kernels/cuda/launch_batch.h"
@@ -23,44 +26,61 @@ absl::StatusOr<Scalar::Type> ScalarType(const KernelSpec& spec, int input) {
   }
 }
 
-// Launches that differ in their tensors and in the weight decay alone.
+// A tensor that an update replaces, maybe in place. Null: there is none.
 template <typename T>
-class AdamwBatch : public LaunchBatch {
- public:
-  AdamwBatch() : LaunchBatch(kMaxReads * Table::kMax, 3 * Table::kMax) {}
+struct Replaced {
+  const T* from;
+  T* to;
+};
 
-  void Add(const AdamwParams& params, const AdamwEntry<T>& entry, CudaStream& stream,
-           uint64_t launch) {
+// Launches of one optimiser that differ in their entries alone, which `kLaunch` launches for a
+// table.
+template <typename T, typename Params, typename Table,
+          LaunchResult (*kLaunch)(StreamHandle, const Params&, const Table&)>
+class OptimizerBatch : public LaunchBatch {
+ public:
+  OptimizerBatch() : LaunchBatch(kMaxReads * Table::kMax, kMaxReplaced * Table::kMax) {}
+
+  // `entry`: one of the table's. `replaced`: its tensors but the gradient.
+  template <typename Entry>
+  void Add(std::string_view op, const Params& params, const Entry& entry,
+           absl::Span<const Replaced<T>> replaced, CudaStream& stream, uint64_t launch) {
     if (entry.count == 0) return;
     const size_t num_bytes = static_cast<size_t>(entry.count) * sizeof(T);
-    const MemoryRange writes[] = {
-        {entry.new_w, num_bytes}, {entry.new_m, num_bytes}, {entry.new_v, num_bytes}};
-    absl::InlinedVector<MemoryRange, kMaxReads> reads = {{params.step, sizeof(*params.step)},
-                                                         {params.rate.data, sizeof(float)},
-                                                         {params.scale.data, sizeof(float)},
-                                                         {entry.g, num_bytes}};
-    // What is replaced in place is compared as what is written.
-    if (entry.w != entry.new_w) reads.emplace_back(entry.w, num_bytes);
-    if (entry.m != entry.new_m) reads.emplace_back(entry.m, num_bytes);
-    if (entry.v != entry.new_v) reads.emplace_back(entry.v, num_bytes);
-    stream.Hold(this, !table_.is_full() && params == params_, reads, writes, "adamw", launch);
+    absl::InlinedVector<MemoryRange, kMaxReads> reads = {{params.rate.data, sizeof(float)},
+                                                         {params.scale.data, sizeof(float)}};
+    if constexpr (requires { params.step; }) reads.emplace_back(params.step, sizeof(*params.step));
+    reads.emplace_back(entry.g, num_bytes);
+    absl::InlinedVector<MemoryRange, kMaxReplaced> writes;
+    for (const Replaced<T>& tensor : replaced) {
+      if (tensor.to == nullptr) continue;
+      writes.emplace_back(tensor.to, num_bytes);
+      // What is replaced in place is compared as what is written.
+      if (tensor.from != tensor.to) reads.emplace_back(tensor.from, num_bytes);
+    }
+    stream.Hold(this, !table_.is_full() && params == params_, reads, writes, op, launch);
     params_ = params;
-    table_.Add(entry, CeilDiv(entry.count, kAdamwChunk));
+    table_.Add(entry, CeilDiv(entry.count, kUpdateChunk));
   }
 
  private:
-  static constexpr int kMaxReads = 7;
-  using Table = AdamwTable<T>;
+  static constexpr int kMaxReplaced = 3;
+  static constexpr int kMaxReads = 4 + kMaxReplaced;
 
   LaunchResult LaunchEntries(StreamHandle stream) override {
-    const LaunchResult result = LaunchAdamw(stream, params_, table_);
+    const LaunchResult result = kLaunch(stream, params_, table_);
     table_.Clear();
     return result;
   }
 
-  AdamwParams params_;
+  Params params_;
   Table table_;
 };
+
+template <typename T>
+using AdamwBatch = OptimizerBatch<T, AdamwParams, AdamwTable<T>, &LaunchAdamw<T>>;
+template <typename T>
+using SgdBatch = OptimizerBatch<T, SgdParams, SgdTable<T>, &LaunchSgd<T>>;
 
 KernelOr CreateAdamw(const KernelSpec& spec, Device&, Stream& stream) {
   AdamwParams params;
@@ -87,7 +107,9 @@ KernelOr CreateAdamw(const KernelSpec& spec, Device&, Stream& stream) {
       added.new_w = Output<T>(args, 0);
       added.new_m = Output<T>(args, 1);
       added.new_v = Output<T>(args, 2);
-      batch->Add(run, added, to, args.launch);
+      batch->Add("adamw", run, added,
+                 {{added.w, added.new_w}, {added.m, added.new_m}, {added.v, added.new_v}}, to,
+                 args.launch);
       return absl::OkStatus();
     });
   });
@@ -98,18 +120,27 @@ KernelOr CreateSgd(const KernelSpec& spec, Device&, Stream& stream) {
   ASSIGN_OR_RETURN(params.rate.type, ScalarType(spec, 2));
   ASSIGN_OR_RETURN(params.scale.type, ScalarType(spec, 3));
   params.momentum = static_cast<float>(spec.attributes.GetDouble("momentum", 0.0));
-  params.weight_decay = static_cast<float>(spec.attributes.GetDouble("weight_decay", 0.0));
   params.is_nesterov = spec.attributes.GetBool("nesterov", false);
   return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
-    return MakeKernel(spec, stream, [spec, params](const KernelArgs& args, CudaStream& to) {
+    SgdEntry<T> entry;
+    entry.count = spec.outputs[0].num_elements();
+    entry.weight_decay = static_cast<float>(spec.attributes.GetDouble("weight_decay", 0.0));
+    auto* const batch = BatchOf<SgdBatch<T>>(stream);
+    return MakeKernel(spec, stream, [params, entry, batch](const KernelArgs& args, CudaStream& to) {
       SgdParams run = params;
       run.rate.data = args.inputs[2];
       run.scale.data = args.inputs[3];
-      const bool has_buffer = args.inputs.size() > 4;
-      return Launched(spec,
-                      LaunchSgd(to.handle(), run, spec.outputs[0].num_elements(), Input<T>(args, 0),
-                                Input<T>(args, 1), has_buffer ? Input<T>(args, 4) : nullptr,
-                                Output<T>(args, 0), has_buffer ? Output<T>(args, 1) : nullptr));
+      SgdEntry<T> added = entry;
+      added.w = Input<T>(args, 0);
+      added.g = Input<T>(args, 1);
+      added.new_w = Output<T>(args, 0);
+      if (args.inputs.size() > 4) {
+        added.buffer = Input<T>(args, 4);
+        added.new_buffer = Output<T>(args, 1);
+      }
+      batch->Add("sgd", run, added, {{added.w, added.new_w}, {added.buffer, added.new_buffer}}, to,
+                 args.launch);
+      return absl::OkStatus();
     });
   });
 }

@@ -4,6 +4,39 @@
 namespace penstock::kernels::cuda {
 namespace {
 
+// Goes over a table, its chunks divided among the blocks: of(entry, begin, end) for each, by all
+// threads of the block.
+template <typename Table, typename F>
+__device__ void ForEachChunk(const Table& table, const F& of) {
+  const int num_chunks = table.begins[table.num_entries];
+  for (int chunk = static_cast<int>(blockIdx.x); chunk < num_chunks;
+       chunk += static_cast<int>(gridDim.x)) {
+    const TableChunk found = FindChunk(table, chunk);
+    const auto& entry = table.entries[found.entry];
+    const int64_t begin = found.index * kUpdateChunk;
+    const int64_t end = begin + kUpdateChunk < entry.count ? begin + kUpdateChunk : entry.count;
+    of(entry, begin, end);
+  }
+}
+
+// Divides [begin, end) among the threads of the block: update(size, i) for `size` elements from `i`
+// on, a constant. If all of `tensors` are aligned, they are packs and the rest behind them.
+template <typename T, typename F, typename... Tensors>
+__device__ void ForEachPack(int64_t begin, int64_t end, const F& update,
+                            const Tensors*... tensors) {
+  constexpr int kPack = kPackOf<T>;
+  const bool has_packs = (IsAligned<kPack>(tensors) && ...);
+  const int64_t packs_end = has_packs ? end - end % kPack : begin;
+  for (int64_t i = begin + threadIdx.x * kPack; i < packs_end; i += blockDim.x * kPack) {
+    update(std::integral_constant<int, kPack>(), i);
+  }
+  for (int64_t i = packs_end + threadIdx.x; i < end; i += blockDim.x) {
+    update(std::integral_constant<int, 1>(), i);
+  }
+}
+
+// ---- AdamW.
+
 // What all weights of a step have in common, and then of an entry: see kernels/cpu/adamw.cc.
 struct AdamwFactors {
   double rate;
@@ -37,8 +70,8 @@ struct AdamwRates {
 
 // N weights from `i` on.
 template <int N, typename T>
-__device__ void Update(const AdamwFactors& factors, const AdamwRates& rates,
-                       const AdamwEntry<T>& entry, int64_t i) {
+__device__ void UpdateAdamw(const AdamwFactors& factors, const AdamwRates& rates,
+                            const AdamwEntry<T>& entry, int64_t i) {
   Values<T, N> weight = LoadElements<true, N>(entry.w + i, 1, N);
   Values<T, N> mean = LoadElements<true, N>(entry.m + i, 1, N);
   Values<T, N> square = LoadElements<true, N>(entry.v + i, 1, N);
@@ -60,7 +93,6 @@ template <typename T>
 __global__ void __launch_bounds__(kLoopThreads, kWaveBlocksPerProcessor)
     AdamwKernel(const __grid_constant__ AdamwParams params,
                 const __grid_constant__ AdamwTable<T> table) {
-  constexpr int kPack = kPackOf<T>;
   __shared__ AdamwFactors of_block;
   if (threadIdx.x == 0) of_block = FactorsOf(params);
   __syncthreads();
@@ -70,49 +102,52 @@ __global__ void __launch_bounds__(kLoopThreads, kWaveBlocksPerProcessor)
   rates.beta2 = static_cast<float>(params.beta2);
   rates.rest1 = static_cast<float>(1 - params.beta1);
   rates.rest2 = static_cast<float>(1 - params.beta2);
-  const int num_chunks = table.begins[table.num_entries];
-  for (int chunk = static_cast<int>(blockIdx.x); chunk < num_chunks;
-       chunk += static_cast<int>(gridDim.x)) {
-    const TableChunk found = FindChunk(table, chunk);
-    const AdamwEntry<T>& entry = table.entries[found.entry];
+  ForEachChunk(table, [&](const AdamwEntry<T>& entry, int64_t begin, int64_t end) {
     rates.keep = static_cast<float>(1 - factors.rate * entry.weight_decay);
-    const int64_t begin = found.index * kAdamwChunk;
-    const int64_t end = begin + kAdamwChunk < entry.count ? begin + kAdamwChunk : entry.count;
-    const bool has_packs = IsAligned<kPack>(entry.w) && IsAligned<kPack>(entry.g) &&
-                           IsAligned<kPack>(entry.m) && IsAligned<kPack>(entry.v) &&
-                           IsAligned<kPack>(entry.new_w) && IsAligned<kPack>(entry.new_m) &&
-                           IsAligned<kPack>(entry.new_v);
-    const int64_t packs_end = has_packs ? end - end % kPack : begin;
-    for (int64_t i = begin + threadIdx.x * kPack; i < packs_end; i += blockDim.x * kPack) {
-      Update<kPack>(factors, rates, entry, i);
+    ForEachPack<T>(
+        begin, end,
+        [&](auto size, int64_t i) { UpdateAdamw<decltype(size)::value>(factors, rates, entry, i); },
+        entry.w, entry.g, entry.m, entry.v, entry.new_w, entry.new_m, entry.new_v);
+  });
+}
+
+// ---- SGD.
+
+struct SgdFactors {
+  float rate, scale;
+};
+
+template <int N, typename T>
+__device__ void UpdateSgd(const SgdParams& params, const SgdFactors& factors,
+                          const SgdEntry<T>& entry, int64_t i) {
+  const bool has_buffer = entry.buffer != nullptr;
+  Values<T, N> weight = LoadElements<true, N>(entry.w + i, 1, N);
+  Values<T, N> moment = {};
+  if (has_buffer) moment = LoadElements<true, N>(entry.buffer + i, 1, N);
+  const Values<T, N> gradients = LoadElements<true, N>(entry.g + i, 1, N);
+  for (int j = 0; j < N && !(factors.scale < 0); ++j) {  // as in UpdateAdamw
+    const float gradient = factors.scale * gradients.v[j] + entry.weight_decay * weight.v[j];
+    float direction = gradient;
+    if (has_buffer) {
+      moment.v[j] = params.momentum * moment.v[j] + gradient;
+      direction = params.is_nesterov ? gradient + params.momentum * moment.v[j] : moment.v[j];
     }
-    for (int64_t i = packs_end + threadIdx.x; i < end; i += blockDim.x) {
-      Update<1>(factors, rates, entry, i);
-    }
+    weight.v[j] -= factors.rate * direction;
   }
+  StoreElements<true, N, T>(weight, 1, N, entry.new_w + i);
+  if (has_buffer) StoreElements<true, N, T>(moment, 1, N, entry.new_buffer + i);
 }
 
 template <typename T>
-__global__ void SgdKernel(SgdParams params, int64_t count, const T* w, const T* g, const T* buffer,
-                          T* new_w, T* new_buffer) {
-  const float rate = LoadScalar(params.rate);
-  const float scale = LoadScalar(params.scale);
-  for (int64_t i = ThreadIndex(); i < count; i += ThreadCount()) {
-    if (scale < 0) {  // as in AdamwKernel
-      if (buffer != nullptr) new_buffer[i] = buffer[i];
-      new_w[i] = w[i];
-      continue;
-    }
-    const float weight = Widen(w[i]);
-    const float gradient = scale * Widen(g[i]) + params.weight_decay * weight;
-    float direction = gradient;
-    if (buffer != nullptr) {
-      const float moment = params.momentum * Widen(buffer[i]) + gradient;
-      new_buffer[i] = Narrow<T>(moment);
-      direction = params.is_nesterov ? gradient + params.momentum * moment : moment;
-    }
-    new_w[i] = Narrow<T>(weight - rate * direction);
-  }
+__global__ void __launch_bounds__(kLoopThreads, kWaveBlocksPerProcessor)
+    SgdKernel(const __grid_constant__ SgdParams params, const __grid_constant__ SgdTable<T> table) {
+  const SgdFactors factors = {LoadScalar(params.rate), LoadScalar(params.scale)};
+  ForEachChunk(table, [&](const SgdEntry<T>& entry, int64_t begin, int64_t end) {
+    ForEachPack<T>(
+        begin, end,
+        [&](auto size, int64_t i) { UpdateSgd<decltype(size)::value>(params, factors, entry, i); },
+        entry.w, entry.g, entry.buffer, entry.new_w, entry.new_buffer);
+  });
 }
 
 }  // namespace
@@ -126,11 +161,10 @@ LaunchResult LaunchAdamw(StreamHandle stream, const AdamwParams& params,
 }
 
 template <typename T>
-LaunchResult LaunchSgd(StreamHandle stream, const SgdParams& params, int64_t count, const T* w,
-                       const T* g, const T* buffer, T* new_w, T* new_buffer) {
-  if (count == 0) return 0;
-  return Launch(&SgdKernel<T>, ShapeForLoop(count), stream, params, count, w, g, buffer, new_w,
-                new_buffer);
+LaunchResult LaunchSgd(StreamHandle stream, const SgdParams& params, const SgdTable<T>& table) {
+  static_assert(sizeof(params) + sizeof(table) <= kMaxParameterBytes);
+  if (table.num_entries == 0) return 0;
+  return Launch(&SgdKernel<T>, ShapeForChunks(table, kWaveBlocks), stream, params, table);
 }
 
 // ---- Instances.
@@ -139,11 +173,8 @@ template LaunchResult LaunchAdamw(StreamHandle, const AdamwParams&, const AdamwT
 template LaunchResult LaunchAdamw(StreamHandle, const AdamwParams&, const AdamwTable<BFloat16>&);
 template LaunchResult LaunchAdamw(StreamHandle, const AdamwParams&, const AdamwTable<Float16>&);
 
-template LaunchResult LaunchSgd(StreamHandle, const SgdParams&, int64_t, const float*, const float*,
-                                const float*, float*, float*);
-template LaunchResult LaunchSgd(StreamHandle, const SgdParams&, int64_t, const BFloat16*,
-                                const BFloat16*, const BFloat16*, BFloat16*, BFloat16*);
-template LaunchResult LaunchSgd(StreamHandle, const SgdParams&, int64_t, const Float16*,
-                                const Float16*, const Float16*, Float16*, Float16*);
+template LaunchResult LaunchSgd(StreamHandle, const SgdParams&, const SgdTable<float>&);
+template LaunchResult LaunchSgd(StreamHandle, const SgdParams&, const SgdTable<BFloat16>&);
+template LaunchResult LaunchSgd(StreamHandle, const SgdParams&, const SgdTable<Float16>&);
 
 }  // namespace penstock::kernels::cuda

@@ -40,22 +40,36 @@ struct AdamwEntry {
 template <typename T>
 using AdamwTable = LaunchTable<AdamwEntry<T>, 52>;
 
-inline constexpr int64_t kAdamwChunk = 4096;  // weights of a chunk of the table
+// One step of SGD on all weights of a table, likewise.
+struct SgdParams {
+  float momentum = 0;
+  bool is_nesterov = false;
+  Scalar rate;
+  Scalar scale;  // of the gradient
+
+  bool operator==(const SgdParams&) const = default;
+};
+// As AdamwEntry; `buffer` and `new_buffer` are null without momentum.
+template <typename T>
+struct SgdEntry {
+  int64_t count = 0;
+  float weight_decay = 0;
+  const T* w = nullptr;
+  const T* g = nullptr;
+  const T* buffer = nullptr;
+  T* new_w = nullptr;
+  T* new_buffer = nullptr;
+};
+template <typename T>
+using SgdTable = LaunchTable<SgdEntry<T>, 64>;
+
+inline constexpr int64_t kUpdateChunk = 4096;  // weights of a chunk of a table
+
 template <typename T>
 LaunchResult LaunchAdamw(StreamHandle stream, const AdamwParams& params,
                          const AdamwTable<T>& table);
-
-struct SgdParams {
-  float momentum = 0;
-  float weight_decay = 0;
-  bool is_nesterov = false;
-  Scalar rate;
-  Scalar scale;
-};
-// `buffer` and `new_buffer` are null without momentum.
 template <typename T>
-LaunchResult LaunchSgd(StreamHandle stream, const SgdParams& params, int64_t count, const T* w,
-                       const T* g, const T* buffer, T* new_w, T* new_buffer);
+LaunchResult LaunchSgd(StreamHandle stream, const SgdParams& params, const SgdTable<T>& table);
 
 }  // namespace penstock::kernels::cuda
 

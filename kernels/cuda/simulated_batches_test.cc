@@ -155,6 +155,28 @@ class AdamwTensors {
   const int64_t offset_;
 };
 
+// The scalars and the spec of SGD on `count` weights, with a buffer if there is momentum.
+struct SgdScalars {
+  float rate = 0.01f;
+  float scale = 0.5f;
+};
+template <typename T>
+KernelSpec SgdSpec(int64_t count, double momentum, double weight_decay, bool is_nesterov) {
+  const TileDesc tile = testing::WholeTile({DTypeOf<T>(), {count}});
+  const TileDesc scalar = testing::WholeTile({DType::kF32, {}});
+  KernelSpec spec = {.op = "sgd",
+                     .attributes = {{"momentum", momentum},
+                                    {"weight_decay", weight_decay},
+                                    {"nesterov", is_nesterov}},
+                     .inputs = {tile, tile, scalar, scalar},
+                     .outputs = {tile}};
+  if (momentum != 0) {
+    spec.inputs.push_back(tile);
+    spec.outputs.push_back(tile);
+  }
+  return spec;
+}
+
 template <typename T>
 class SimulatedBatchTypesTest : public SimulatedBatchTest {};
 using BatchTypes = ::testing::Types<float, BFloat16, Float16>;
@@ -182,6 +204,55 @@ TYPED_TEST(SimulatedBatchTypesTest, AdamwOfManyParametersIsAFewLaunches) {
     }
     EXPECT_FALSE(HaveTheSameBits(results[0], AdamwTensors<T>(sizes, offset).tensors));
     EXPECT_TRUE(HaveTheSameBits(results[0], results[1]));
+  }
+}
+
+// Plain, with momentum and with Nesterov's; w, g and the buffer, in place.
+TYPED_TEST(SimulatedBatchTypesTest, SgdOfManyParametersIsAFewLaunches) {
+  using T = TypeParam;
+  const std::vector<int64_t> sizes = MixedSizes(120);
+  SgdScalars scalars;
+  for (const auto& [momentum, is_nesterov] :
+       {std::pair(0.0, false), std::pair(0.9, false), std::pair(0.9, true)}) {
+    Tensors<T> unaligned;
+    for (const int64_t offset : {1, 0}) {  // single elements, and packs
+      SCOPED_TRACE(
+          StrCat(is_nesterov ? "Nesterov's " : "", "momentum ", momentum, ", offset ", offset));
+      std::vector<Tensors<T>> results;
+      for (const bool at_once : {false, true}) {
+        Tensors<T> data;
+        for (size_t i = 0; i < 3 * sizes.size(); ++i) {
+          data.push_back(SomeNumbers<T>(sizes[i / 3], static_cast<int64_t>(i)));
+          data.back().insert(data.back().begin(), static_cast<size_t>(offset), T());
+        }
+        const Tensors<T> before = data;
+        std::vector<HeldRun> runs;
+        for (size_t i = 0; i < sizes.size(); ++i) {
+          T* const w = data[3 * i].data() + offset;
+          T* const g = data[3 * i + 1].data() + offset;
+          T* const buffer = data[3 * i + 2].data() + offset;
+          std::vector<void*> inputs = {w, g, &scalars.rate, &scalars.scale};
+          std::vector<void*> outputs = {w};
+          if (momentum != 0) {
+            inputs.push_back(buffer);
+            outputs.push_back(buffer);
+          }
+          runs.push_back(
+              this->Make(SgdSpec<T>(sizes[i], momentum, i % 2 == 0 ? 0.1 : 0, is_nesterov),
+                         std::move(inputs), std::move(outputs)));
+        }
+        EXPECT_EQ(this->RunAll(runs, at_once), at_once ? 2u : 119u);  // of 64 entries at most
+        EXPECT_FALSE(HaveTheSameBits(data, before));
+        for (std::vector<T>& tensor : data) tensor.erase(tensor.begin(), tensor.begin() + offset);
+        results.push_back(std::move(data));
+      }
+      EXPECT_TRUE(HaveTheSameBits(results[0], results[1]));
+      if (offset == 1) {
+        unaligned = results[0];
+      } else {
+        EXPECT_TRUE(HaveTheSameBits(results[0], unaligned));
+      }
+    }
   }
 }
 
@@ -339,6 +410,46 @@ TEST_F(SimulatedBatchTest, WhatTouchesResultsOfTheBatchIsLaunchedBehindIt) {
                             {at[0], at[1], at[2], at[3], &own.step, &own.rate, &own.scale},
                             {at[4], at[5], at[6]}));
       }
+      EXPECT_EQ(RunAll(runs, at_once), at_once ? test.launches : 2);
+      results.push_back(tensors);
+    }
+    EXPECT_TRUE(HaveTheSameBits(results[0], results[1]));
+  }
+}
+
+// The same of SGD with momentum: w, g and the buffer, then the results, of six tensors.
+TEST_F(SimulatedBatchTest, SgdThatTouchesResultsOfTheBatchIsLaunchedBehindIt) {
+  constexpr int64_t kCount = 9000;
+  SgdScalars scalars;
+  SgdScalars others = {.rate = 0.5f};
+  struct Case {
+    std::string name;
+    std::vector<int> second;
+    double momentum = 0.9;
+    bool has_other_scalars = false;
+    uint64_t launches = 2;
+  };
+  const Case cases[] = {
+      {"apart", {3, 4, 5, 3, 5}, 0.9, false, 1}, {"one gradient", {3, 1, 5, 3, 5}, 0.9, false, 1},
+      {"other momentum", {3, 4, 5, 3, 5}, 0.8},  {"other scalars", {3, 4, 5, 3, 5}, 0.9, true},
+      {"the same weights", {0, 4, 5, 0, 5}},     {"reads the weights", {3, 0, 5, 3, 5}},
+      {"reads the buffer", {3, 2, 5, 3, 5}},     {"writes the gradient", {3, 4, 5, 3, 1}},
+  };
+  for (const Case& test : cases) {
+    SCOPED_TRACE(test.name);
+    std::vector<Tensors<float>> results;
+    for (const bool at_once : {false, true}) {
+      Tensors<float> tensors;
+      for (int i = 0; i < 6; ++i) tensors.push_back(SomeNumbers<float>(kCount, i));
+      const auto make = [&](const std::vector<int>& use, double momentum, SgdScalars& own) {
+        std::vector<void*> at;
+        for (const int i : use) at.push_back(tensors[i].data());
+        return Make(SgdSpec<float>(kCount, momentum, 0.1, false),
+                    {at[0], at[1], &own.rate, &own.scale, at[2]}, {at[3], at[4]});
+      };
+      const std::vector<HeldRun> runs = {
+          make({0, 1, 2, 0, 2}, 0.9, scalars),
+          make(test.second, test.momentum, test.has_other_scalars ? others : scalars)};
       EXPECT_EQ(RunAll(runs, at_once), at_once ? test.launches : 2);
       results.push_back(tensors);
     }
