@@ -24,6 +24,10 @@
 //   kHierarchical  the terms of each host are folded in rank order, then those results in the order
 //            of the hosts, a host coming where its first rank does: (t0 + t1) + (t2 + t3) + ...
 //
+// So are the roundings. Terms of 16 bits are folded in f32: kDirect rounds the result once, and
+// kHierarchical the result of each host, then that of all. kRing rounds after each term, because
+// its partial results travel in the type of the terms.
+//
 // A plan's hosts need not be the real ones: a hierarchical collective is slower then, with the same
 // bits.
 //

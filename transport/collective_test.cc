@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "base/half.h"
 #include "base/stream_copy.h"
 #include "tests/support/collective_reference.h"
 #include "tests/support/faulty_transport.h"
@@ -272,7 +273,7 @@ TEST_P(CollectiveSteppedTest, EveryReductionOfEveryDType) {
     for (CollectiveAlgorithm algorithm : kAlgorithms) {
       for (ReduceOp reduce : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kProd}) {
         for (DType dtype : {DType::kF32, DType::kF64, DType::kI8, DType::kU8, DType::kI32,
-                            DType::kI64, DType::kBool}) {
+                            DType::kI64, DType::kBool, DType::kF16, DType::kBF16}) {
           for (int n : {2, 3, 5}) {
             CollectiveSpec spec = MakeSpec(kind, algorithm, n, random);
             spec.reduce = reduce;
@@ -369,6 +370,64 @@ TEST(CollectiveTest, MuchDataGivesTheSameBits) {
     group.RunStepped(0, random);
     group.ExpectRight();
   }
+}
+
+// Terms of bf16, of which a sum that is rounded after each would keep the first alone.
+void CheckSumsOfHalves(const CollectiveSpec& spec, bool in_place) {
+  SCOPED_TRACE(Describe(spec));
+  const auto term = [](int rank, int64_t i) {
+    return rank == 0 ? 256.0f : 1.0f - static_cast<float>((i + rank) % 5) / 8;
+  };
+  Group group(spec, nullptr);
+  std::vector<std::vector<BFloat16>> inputs(group.size()), outputs(group.size());
+  for (int rank = 0; rank < group.size(); ++rank) {
+    inputs[rank].resize(InputCount(spec, rank));
+    for (size_t i = 0; i < inputs[rank].size(); ++i) {
+      inputs[rank][i] = ToBFloat16(term(rank, static_cast<int64_t>(i)));
+    }
+    outputs[rank].resize(in_place ? 0 : OutputCount(spec, rank));
+    BFloat16* const output = in_place ? inputs[rank].data() : outputs[rank].data();
+    group.collective(rank).Start(inputs[rank].data(), output, 0, kNoFlags);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  for (bool is_over = false; !is_over;) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "stuck";
+    is_over = true;
+    for (int rank = 0; rank < group.size(); ++rank) is_over &= group.Step(rank);
+  }
+  int64_t begin = 0;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const std::vector<BFloat16>& output = in_place ? inputs[rank] : outputs[rank];
+    int64_t num_wrong = 0;
+    for (int64_t i = 0; i < OutputCount(spec, rank); ++i) {
+      float sum = term(0, begin + i);
+      for (int r = 1; r < group.size(); ++r) sum += term(r, begin + i);
+      num_wrong += output[i].bits != ToBFloat16(sum).bits;
+    }
+    EXPECT_EQ(num_wrong, 0) << "rank " << rank;
+    if (spec.kind == CollectiveKind::kReduceScatter) begin += spec.counts[rank];
+  }
+}
+
+// The reference rounds so, too; this does without it. In one chunk that every rank folds whole, in
+// blocks of the cache, and past the caches.
+TEST(CollectiveTest, SumsOfFloatsOf16BitsAreRoundedOnce) {
+  std::mt19937_64 random(28);
+  for (const int64_t count : {3, 5000}) {
+    for (const bool in_place : {false, true}) {
+      CollectiveSpec spec =
+          MakeSpec(CollectiveKind::kAllReduce, CollectiveAlgorithm::kDirect, 8, random);
+      spec.dtype = DType::kBF16;
+      spec.counts.assign(8, count);
+      CheckSumsOfHalves(spec, in_place);
+    }
+  }
+  CollectiveSpec spec =
+      MakeSpec(CollectiveKind::kReduceScatter, CollectiveAlgorithm::kDirect, 4, random);
+  spec.dtype = DType::kBF16;
+  spec.counts = {1234, 5001, 7, static_cast<int64_t>(kStreamBytes / ByteSize(spec.dtype))};
+  spec.chunk_bytes = 1 << 20;
+  CheckSumsOfHalves(spec, false);
 }
 
 // A row of cases small enough to read: the association is the defined one, not just any.

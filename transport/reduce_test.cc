@@ -99,6 +99,59 @@ TEST(ReduceTest, FloatsOf16BitsAreFoldedInF32AndRounded) {
   CheckHalves<Float16>();
 }
 
+// Eight terms, of which all but the first are too small to be seen by a fold that rounds each sum.
+// The result may go where any of them lies.
+template <typename T>
+void CheckSumOfEightHalves(float first) {
+  for (const int64_t count : {1, 31, 32, 100}) {
+    for (size_t result = 0; result < 9; ++result) {
+      std::vector<std::vector<T>> terms(9, std::vector<T>(count));
+      std::vector<const std::byte*> pointers;
+      std::vector<uint16_t> expected, folded;
+      for (size_t t = 0; t < 8; ++t) {
+        for (int64_t i = 0; i < count; ++i) {
+          terms[t][i] = FromFloat<T>(t == 0 ? first : 1 - static_cast<float>((i + t) % 5) / 8);
+        }
+        pointers.push_back(reinterpret_cast<const std::byte*>(terms[t].data()));
+      }
+      for (int64_t i = 0; i < count; ++i) {
+        float sum = ToFloat(terms[0][i]);
+        for (size_t t = 1; t < 8; ++t) sum += ToFloat(terms[t][i]);
+        expected.push_back(FromFloat<T>(sum).bits);
+        EXPECT_GT(sum, first + 3);
+      }
+      std::vector<float> partial(count);
+      const FoldSteps steps = FindFoldSteps(ReduceOp::kSum, DTypeOf<T>());
+      ASSERT_EQ(steps.partial_bytes, 4);
+      FoldTerms(steps, pointers, partial.data(), terms[result].data(), count);
+      for (const T x : terms[result]) folded.push_back(x.bits);
+      EXPECT_EQ(folded, expected) << count << " elements over term " << result;
+    }
+  }
+}
+
+TEST(ReduceTest, SumsOfManyFloatsOf16BitsAreRoundedOnce) {
+  CheckSumOfEightHalves<BFloat16>(256);  // the next one is 258
+  CheckSumOfEightHalves<Float16>(2048);  // the next one is 2050
+}
+
+TEST(ReduceTest, OtherTermsAreFoldedInTheirType) {
+  const std::vector<int8_t> terms[] = {{100, 2, 3}, {100, -2, 4}, {-90, 5, -1}, {1, 1, 1}};
+  std::vector<const std::byte*> pointers;
+  for (const auto& term : terms) {
+    pointers.push_back(reinterpret_cast<const std::byte*>(term.data()));
+  }
+  const FoldSteps steps = FindFoldSteps(ReduceOp::kSum, DType::kI8);
+  EXPECT_EQ(steps.partial_bytes, 1);
+  std::vector<int8_t> partial(3), sum(3);
+  FoldTerms(steps, pointers, partial.data(), sum.data(), 3);
+  EXPECT_THAT(sum, ElementsAre(111, 6, 7));
+  FoldTerms(steps, absl::MakeSpan(pointers).first(3), partial.data(), sum.data(), 3);
+  EXPECT_THAT(sum, ElementsAre(110, 5, 6));
+  FoldTerms(steps, absl::MakeSpan(pointers).first(2), partial.data(), sum.data(), 3);
+  EXPECT_THAT(sum, ElementsAre(-56, 0, 7));
+}
+
 TEST(ReduceTest, WhatThereIsNot) {
   EXPECT_EQ(FindFold(ReduceOp::kSum, DType::kBool), nullptr);
   EXPECT_EQ(FindFold(ReduceOp::kProd, DType::kBool), nullptr);

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <numeric>
-#include <optional>
 
 #include "base/half.h"
 #include "base/random.h"
@@ -36,17 +36,30 @@ T Combine(ReduceOp op, T a, T b) {
   return a;
 }
 
-void CombineElement(const CollectiveSpec& spec, std::byte* folded, const std::byte* term) {
+// The element at byte `at` of the terms, folded in order. Of 16 bits it is computed in f32, and
+// rounded at the end, or along a ring after each term.
+void CombineElement(const CollectiveSpec& spec, const std::vector<Bytes>& terms, size_t at,
+                    std::byte* folded) {
   const auto combine = [&]<typename T>(T) {
-    T a, b;
-    std::memcpy(&a, folded, sizeof(T));
-    std::memcpy(&b, term, sizeof(T));
+    const auto element_of = [at](const Bytes& term) {
+      T element;
+      std::memcpy(&element, &term[at], sizeof(T));
+      return element;
+    };
+    T result = element_of(terms[0]);
     if constexpr (kIsHalf<T>) {
-      a = FromFloat<T>(Combine(spec.reduce, ToFloat(a), ToFloat(b)));
+      float wide = ToFloat(result);
+      for (size_t i = 1; i < terms.size(); ++i) {
+        wide = Combine(spec.reduce, wide, ToFloat(element_of(terms[i])));
+        result = FromFloat<T>(wide);
+        if (spec.algorithm == CollectiveAlgorithm::kRing) wide = ToFloat(result);
+      }
     } else {
-      a = Combine(spec.reduce, a, b);
+      for (size_t i = 1; i < terms.size(); ++i) {
+        result = Combine(spec.reduce, result, element_of(terms[i]));
+      }
     }
-    std::memcpy(folded, &a, sizeof(T));
+    std::memcpy(folded, &result, sizeof(T));
   };
   switch (spec.dtype) {
     case DType::kF32:
@@ -104,23 +117,22 @@ std::vector<std::vector<int>> FoldOrder(const CollectiveSpec& spec, int piece) {
 Bytes ReducePiece(const CollectiveSpec& spec, const std::vector<Bytes>& inputs, int piece) {
   const int64_t begin =
       std::accumulate(spec.counts.begin(), spec.counts.begin() + piece, int64_t{0});
-  const auto fold = [&spec](Bytes* folded, const Bytes& term) {
-    const size_t size = ByteSize(spec.dtype);
-    for (size_t at = 0; at < folded->size(); at += size) {
-      CombineElement(spec, &(*folded)[at], &term[at]);
+  const auto fold = [&spec](const std::vector<Bytes>& terms) {
+    Bytes folded(terms[0].size());
+    for (size_t at = 0; at < folded.size(); at += ByteSize(spec.dtype)) {
+      CombineElement(spec, terms, at, &folded[at]);
     }
+    return folded;
   };
-  std::optional<Bytes> whole;
+  std::vector<Bytes> results;  // one, or of each host
   for (const std::vector<int>& ranks : FoldOrder(spec, piece)) {
-    std::optional<Bytes> folded;
-    for (int rank : ranks) {
-      Bytes term;
-      AppendElements(spec, inputs[rank], begin, spec.counts[piece], &term);
-      folded ? fold(&*folded, term) : void(folded = std::move(term));
+    std::vector<Bytes> terms(ranks.size());
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      AppendElements(spec, inputs[ranks[i]], begin, spec.counts[piece], &terms[i]);
     }
-    whole ? fold(&*whole, *folded) : void(whole = std::move(folded));
+    results.push_back(fold(terms));
   }
-  return *whole;
+  return fold(results);
 }
 
 // Tensor by tensor, as if each were moved by itself.
@@ -220,8 +232,14 @@ Bytes RandomElements(DType dtype, int64_t count, uint64_t seed) {
                                    static_cast<int>(word % 12));
     const auto real32 = static_cast<float>(real);
     const auto truth = static_cast<uint8_t>(word & 1);
+    const BFloat16 bfloat16 = ToBFloat16(real32);
+    const Float16 float16 = ToFloat16(real32);
     if (dtype == DType::kF32) {
       std::memcpy(element, &real32, size);
+    } else if (dtype == DType::kBF16) {
+      std::memcpy(element, &bfloat16, size);
+    } else if (dtype == DType::kF16) {
+      std::memcpy(element, &float16, size);
     } else if (dtype == DType::kF64) {
       std::memcpy(element, &real, size);
     } else if (dtype == DType::kBool) {
@@ -271,7 +289,8 @@ CollectiveSpec RandomCollective(std::mt19937_64& random) {
   spec.kind = static_cast<CollectiveKind>(random() % 6);
   spec.algorithm = static_cast<CollectiveAlgorithm>(random() % 3);
   spec.reduce = static_cast<ReduceOp>(random() % 4);
-  spec.dtype = random() % 2 == 0 ? DType::kF32 : DType::kI32;
+  constexpr DType kDTypes[] = {DType::kF32, DType::kI32, DType::kBF16, DType::kF16};
+  spec.dtype = kDTypes[random() % std::size(kDTypes)];
   for (int64_t i = 0; i < n; ++i) {
     spec.devices.push_back(static_cast<uint32_t>(2 * i));
     spec.hosts.push_back(static_cast<uint32_t>(random() % 3));

@@ -26,7 +26,7 @@ std::vector<Bytes> ReferenceCollective(const CollectiveSpec& spec,
 // Cuts every rank's elements into tensors, with empty ones among them.
 void CutIntoTensors(CollectiveSpec* spec, size_t num_tensors, std::mt19937_64& random);
 
-// Any kind, algorithm and reduction, of f32 or i32, between up to 5 devices.
+// Any kind, algorithm and reduction, of f32, bf16, f16 or i32, between up to 5 devices.
 CollectiveSpec RandomCollective(std::mt19937_64& random);
 
 // Where the tensors of a rank lie that are one behind the other in `input` and `output`.

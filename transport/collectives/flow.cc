@@ -96,12 +96,12 @@ int NumPeers(const std::vector<uint32_t>& terms) {
 
 }  // namespace
 
-FoldFlow::FoldFlow(std::vector<uint32_t> terms, FoldFunction fold, int64_t element_bytes,
+FoldFlow::FoldFlow(std::vector<uint32_t> terms, const FoldSteps& steps, int64_t element_bytes,
                    bool can_view, bool is_streamed)
     : Flow(NumPeers(terms), can_view ? kWindow : kStagingWindow),
       terms_(std::move(terms)),
       num_peers_(NumPeers(terms_)),
-      fold_(fold),
+      steps_(steps),
       element_bytes_(element_bytes),
       can_view_(can_view),
       is_streamed_(is_streamed),
@@ -159,19 +159,19 @@ void FoldFlow::Finish(const Run& run, const Chunk& chunk, int slot) {
   // Block by block, so that what is folded so far stays in the nearest cache and the buffer is
   // written last, when the own term that may lie there has been read.
   constexpr int64_t kBlockBytes = 8192;
-  alignas(64) std::byte block[kBlockBytes];
+  alignas(64) std::byte partial[kBlockBytes];
+  alignas(64) std::byte streamed[kBlockBytes];
   std::byte* result = run.At(chunk.buffer, chunk.tensor, chunk.offset);
-  const size_t last = terms_.size() - 1;
-  if (last == 0) StreamCopy(result, term_bytes_[0], static_cast<size_t>(chunk.num_bytes));
-  for (int64_t at = 0; last > 0 && at < chunk.num_bytes; at += kBlockBytes) {
-    const int64_t count = std::min(kBlockBytes, chunk.num_bytes - at) / element_bytes_;
-    const std::byte* folded = term_bytes_[0] + at;
-    for (size_t t = 1; t <= last; ++t) {
-      std::byte* target = t == last && !is_streamed_ ? result + at : block;
-      fold_(folded, term_bytes_[t] + at, target, count);
-      folded = target;
-    }
-    if (is_streamed_) StreamCopy(result + at, block, static_cast<size_t>(count * element_bytes_));
+  const size_t num_terms = terms_.size();
+  if (num_terms == 1) StreamCopy(result, term_bytes_[0], static_cast<size_t>(chunk.num_bytes));
+  const int64_t block_bytes =
+      num_terms == 2 ? kBlockBytes : kBlockBytes / steps_.partial_bytes * element_bytes_;
+  for (int64_t at = 0; num_terms > 1 && at < chunk.num_bytes; at += block_bytes) {
+    const int64_t num_bytes = std::min(block_bytes, chunk.num_bytes - at);
+    std::byte* const target = is_streamed_ ? streamed : result + at;
+    FoldTerms(steps_, term_bytes_, partial, target, num_bytes / element_bytes_);
+    if (is_streamed_) StreamCopy(result + at, streamed, static_cast<size_t>(num_bytes));
+    for (const std::byte*& term : term_bytes_) term += num_bytes;
   }
   for (int j = 0; j < num_peers_; ++j) Discard(run.endpoint, &requests[j]);
 }

@@ -160,16 +160,16 @@ class ReceiveFlow : public Flow {
 };
 
 // Folds a term of each of several peers and this rank's own, in the order of `terms`, into the
-// chunk's buffer. The own term may lie in that very buffer: the result is written element by
-// element when all terms of the element have been read. A term of a peer alone is copied. A copy,
-// and a result that is streamed, goes past the caches.
+// chunk's buffer, as FoldTerms does. The own term may lie in that very buffer: the result is
+// written element by element when all terms of the element have been read. A term of a peer alone
+// is copied. A copy, and a result that is streamed, goes past the caches.
 class FoldFlow : public Flow {
  public:
   static constexpr uint32_t kOwn = 0xffffffff;
 
   // `terms`: peers, and kOwn once; or one peer.
-  FoldFlow(std::vector<uint32_t> terms, FoldFunction fold, int64_t element_bytes, bool can_view,
-           bool is_streamed);
+  FoldFlow(std::vector<uint32_t> terms, const FoldSteps& steps, int64_t element_bytes,
+           bool can_view, bool is_streamed);
 
   int64_t buffer_bytes() const override;
   void Prepare() override;
@@ -186,7 +186,7 @@ class FoldFlow : public Flow {
 
   const std::vector<uint32_t> terms_;
   const int num_peers_;
-  const FoldFunction fold_;
+  const FoldSteps steps_;
   const int64_t element_bytes_;
   const bool can_view_;
   const bool is_streamed_;

@@ -138,8 +138,8 @@ class Builder {
       terms.push_back(rank == rank_ ? FoldFlow::kOwn : Device(rank));
       can_view &= rank == rank_ || can_view_[rank];
     }
-    return NewFlow<FoldFlow>(std::move(terms), FindFold(spec_.reduce, spec_.dtype), element_bytes_,
-                             can_view, is_streamed);
+    return NewFlow<FoldFlow>(std::move(terms), FindFoldSteps(spec_.reduce, spec_.dtype),
+                             element_bytes_, can_view, is_streamed);
   }
 
   // Whether elements are more than caches hold.

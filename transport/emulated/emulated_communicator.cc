@@ -101,24 +101,32 @@ class Result {
     const int64_t element = std::accumulate(counts_.begin(), counts_.begin() + block, int64_t{0});
     const int64_t count = counts_[block];
     if (count == 0) return to;
-    const FoldFunction fold = FindFold(spec_.reduce, spec_.dtype);
-    Bytes folded(count * element_bytes_);
-    bool is_first = true;
+    std::vector<Bytes> of_ranks;
+    std::vector<const std::byte*> terms;
     for (const std::vector<int>& ranks : FoldOrder(spec_, block)) {
-      Copy(ranks.front(), element, count, folded.data());
-      for (size_t i = 1; i < ranks.size(); ++i) {
-        const std::byte* term =
-            inputs_[ranks[i]].data() + (begins_[ranks[i]] + element) * element_bytes_;
-        fold(folded.data(), term, folded.data(), count);
+      terms.clear();
+      for (int rank : ranks) {
+        terms.push_back(inputs_[rank].data() + (begins_[rank] + element) * element_bytes_);
       }
-      if (is_first) {
-        std::copy(folded.begin(), folded.end(), to);
-      } else {
-        fold(to, folded.data(), to, count);
-      }
-      is_first = false;
+      of_ranks.emplace_back(count * element_bytes_);
+      Fold(terms, count, of_ranks.back().data());
     }
+    terms.clear();
+    for (const Bytes& folded : of_ranks) terms.push_back(folded.data());
+    Fold(terms, count, to);
     return to + count * element_bytes_;
+  }
+
+  void Fold(const std::vector<const std::byte*>& terms, int64_t count, std::byte* to) const {
+    const FoldSteps steps = FindFoldSteps(spec_.reduce, spec_.dtype);
+    if (terms.size() > 1 && spec_.algorithm != CollectiveAlgorithm::kRing) {
+      Bytes partial(count * steps.partial_bytes);
+      FoldTerms(steps, terms, partial.data(), to, count);
+      return;
+    }
+    // Along a ring, each rank rounds what it passes on.
+    std::copy(terms[0], terms[0] + count * element_bytes_, to);
+    for (size_t i = 1; i < terms.size(); ++i) steps.pair(to, terms[i], to, count);
   }
 
   const CollectiveSpec& spec_;
