@@ -1,12 +1,14 @@
 #include "planner/cost/collective_choice.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <numeric>
 
 #include "absl/container/flat_hash_set.h"
 
+#include "base/half.h"
 #include "planner/cost/default_collectives_internal.h"
 
 namespace penstock::planner {
@@ -20,6 +22,10 @@ CollectiveKind MeasuredKind(CollectiveKind kind) {
   if (kind == CollectiveKind::kPermute) return CollectiveKind::kAllToAll;
   if (kind == CollectiveKind::kBroadcast) return CollectiveKind::kAllGather;
   return kind;
+}
+
+bool IsReduction(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduceScatter;
 }
 
 // Of the smallest groups that are large enough, or else of the largest; null if there is none.
@@ -60,8 +66,8 @@ absl::Span<const MeasuredCollective> DefaultCollectives() {
 }
 
 CollectiveVariant ChooseCollective(CollectiveKind kind, int group_size, int num_hosts,
-                                   int64_t num_bytes,
-                                   absl::Span<const MeasuredCollective> measured) {
+                                   int64_t num_bytes, absl::Span<const MeasuredCollective> measured,
+                                   DType dtype) {
   const GroupSpread spread = num_hosts == 1            ? GroupSpread::kOneHost
                              : num_hosts == group_size ? GroupSpread::kOneRankEach
                                                        : GroupSpread::kSeveralEach;
@@ -71,12 +77,18 @@ CollectiveVariant ChooseCollective(CollectiveKind kind, int group_size, int num_
   }
   if (found == nullptr) return {};
   const CollectiveTimes& row = NearestTimes(*found, num_bytes);
+  const bool avoids_ring = IsReduction(kind) && IsHalf(dtype) && group_size > 2;
+  const auto time_of = [&](size_t variant) {
+    const bool is_left_out =
+        row.us[variant] == 0 ||
+        (avoids_ring && found->algorithms[variant].algorithm == CollectiveAlgorithm::kRing);
+    return is_left_out ? std::numeric_limits<double>::infinity() : row.us[variant];
+  };
   double best = std::numeric_limits<double>::infinity();
-  for (const double us : row.us) {
-    if (us > 0) best = std::min(best, us);
-  }
+  for (size_t i = 0; i < row.us.size(); ++i) best = std::min(best, time_of(i));
+  if (std::isinf(best)) return {};  // only rings were measured
   size_t variant = 0;
-  while (row.us[variant] == 0 || row.us[variant] > best * kTolerance) ++variant;
+  while (time_of(variant) > best * kTolerance) ++variant;
   return found->algorithms[variant];
 }
 
@@ -88,7 +100,7 @@ void ChooseCollective(const std::vector<uint32_t>& hosts,
   const absl::flat_hash_set<uint32_t> different(hosts.begin(), hosts.end());
   const CollectiveVariant choice =
       ChooseCollective(spec->kind, n, static_cast<int>(different.size()),
-                       most * static_cast<int64_t>(ByteSize(spec->dtype)), measured);
+                       most * static_cast<int64_t>(ByteSize(spec->dtype)), measured, spec->dtype);
   spec->algorithm = choice.algorithm;
   spec->chunk_bytes = choice.chunk_bytes;
   // A run numbers its messages: data too long for that travel in longer chunks.

@@ -8,6 +8,9 @@
 // Example: of 20 MiB the times of 16 MiB count; of them, the first variant that is as good as the
 // best.
 //
+// A ring rounds reductions of 16-bit floats after each term (base/collective.h), so those of more
+// than two ranks never take one: the best of the other variants is chosen.
+//
 // Thread rule: pure functions.
 
 #ifndef PENSTOCK_PLANNER_COST_COLLECTIVE_CHOICE_H_
@@ -19,6 +22,7 @@
 #include "absl/types/span.h"
 
 #include "base/collective.h"
+#include "base/dtype.h"
 #include "planner/cluster/measured_collective.h"
 
 namespace penstock::planner {
@@ -29,7 +33,8 @@ absl::Span<const MeasuredCollective> DefaultCollectives();
 // `num_bytes`: what one rank brings. REQUIRES: 1 <= num_hosts <= group_size, num_bytes >= 0.
 CollectiveVariant ChooseCollective(CollectiveKind kind, int group_size, int num_hosts,
                                    int64_t num_bytes,
-                                   absl::Span<const MeasuredCollective> measured = {});
+                                   absl::Span<const MeasuredCollective> measured = {},
+                                   DType dtype = DType::kF32);
 
 // Sets algorithm, chunk_bytes and hosts of a spec that is otherwise complete, by the rank that
 // brings most. `hosts`: of each rank.

@@ -132,5 +132,48 @@ TEST(CollectiveChoiceTest, MeasurementsOfTheClusterComeFirst) {
   }
 }
 
+// A ring rounds after each term.
+TEST(CollectiveChoiceTest, SumsOf16BitsOfMoreThanTwoRanksTakeNoRing) {
+  std::vector<MeasuredCollective> all(1);
+  MeasuredCollective& measured = all[0];
+  measured.num_ranks = 4;
+  measured.spread = GroupSpread::kSeveralEach;
+  measured.algorithms = {{CollectiveAlgorithm::kDirect, 64 << 10},
+                         {CollectiveAlgorithm::kRing, 2 << 20},
+                         {CollectiveAlgorithm::kHierarchical, 1 << 20}};
+  measured.times = {{64 << 10, {20, 10, 30}}, {16 << 20, {900, 500, 600}}};
+  for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduceScatter}) {
+    measured.kind = kind;
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      EXPECT_EQ(ChooseCollective(kind, 4, 2, 64 << 10, all, dtype), measured.algorithms[0]);
+      EXPECT_EQ(ChooseCollective(kind, 4, 2, 16 << 20, all, dtype), measured.algorithms[2]);
+    }
+    EXPECT_EQ(ChooseCollective(kind, 4, 2, 16 << 20, all), measured.algorithms[1]);
+    EXPECT_EQ(ChooseCollective(kind, 4, 2, 16 << 20, all, DType::kI32), measured.algorithms[1]);
+    CollectiveSpec spec;
+    spec.kind = kind;
+    spec.dtype = DType::kBF16;
+    spec.devices = {0, 1, 2, 3};
+    spec.counts.assign(4, 2 << 20);
+    ChooseCollective({0, 0, 1, 1}, all, &spec);
+    EXPECT_EQ(spec.algorithm, CollectiveAlgorithm::kHierarchical);
+  }
+  measured.kind = CollectiveKind::kAllGather;  // which rounds nothing
+  EXPECT_EQ(ChooseCollective(measured.kind, 4, 2, 16 << 20, all, DType::kBF16),
+            measured.algorithms[1]);
+  measured.kind = CollectiveKind::kAllReduce;
+  measured.spread = GroupSpread::kOneHost;
+  measured.num_ranks = 2;
+  EXPECT_EQ(ChooseCollective(measured.kind, 2, 1, 16 << 20, all, DType::kBF16),
+            measured.algorithms[1])
+      << "two terms are rounded once in a ring";
+  measured.num_ranks = 4;
+  measured.algorithms = {{CollectiveAlgorithm::kRing, 2 << 20}};
+  measured.times = {{16 << 20, {500}}};
+  EXPECT_EQ(ChooseCollective(measured.kind, 4, 1, 16 << 20, all, DType::kBF16).algorithm,
+            CollectiveAlgorithm::kDirect)
+      << "a cluster of which rings alone were measured";
+}
+
 }  // namespace
 }  // namespace penstock::planner
