@@ -141,6 +141,31 @@ TEST_F(GradientsTest, BindsResidualsAndKeepsNames) {
   EXPECT_EQ(Producer(graph, "y.1").op->name(), "neg");
 }
 
+// The gradient of x reads the sums for the scale and the bias before they are rounded.
+TEST_F(GradientsTest, BatchNormsIn16BitsAddUpInF32) {
+  const Graph graph = Gradients(R"(
+    graph g {
+      %x = parameter : bf16[8, 4, 3]
+      %scale = parameter : bf16[4]
+      %bias = parameter : bf16[4]
+      %y = batch_norm(%x, %scale, %bias) : bf16[8, 4, 3]
+      %s = sum_squares(%y) : bf16[]
+      return %s
+    })");
+  ASSERT_EQ(graph.returns().size(), 4);
+  EXPECT_EQ(graph.value(graph.returns()[1].value).type, (TensorType{DType::kBF16, {8, 4, 3}}));
+  for (int i : {2, 3}) {
+    EXPECT_EQ(graph.value(graph.returns()[i].value).type, (TensorType{DType::kBF16, {4}}));
+  }
+  const Node& of_x = Producer(graph, "x.grad");
+  ASSERT_EQ(of_x.op->name(), "batch_norm_grad");
+  for (int i : {5, 6}) {
+    const Value& sum = graph.value(of_x.operands[i]);
+    EXPECT_EQ(sum.type, (TensorType{DType::kF32, {4}}));
+    EXPECT_EQ(graph.node(sum.producer).op->name(), "batch_norm_weight_grad");
+  }
+}
+
 TEST_F(GradientsTest, UnreachedParametersGetZeros) {
   const Graph graph = Gradients(R"(
     graph g {

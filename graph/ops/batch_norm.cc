@@ -35,13 +35,19 @@ class BatchNormOp : public Op {
     const ValueId x = node.operands[0];
     const ValueId mean = node.results[1];
     const ValueId variance = node.results[2];
+    if (!builder.status().ok()) return builder.status();
+    // batch_norm_grad reads the sums in the type of statistics.
+    const DType dtype = builder.type(x).dtype;
+    Attributes of_weights = node.attributes;
+    if (StatisticsDType(dtype) != dtype) of_weights.Set("dtype", StatisticsDType(dtype));
     const std::vector<ValueId> weights =
-        builder.AddMulti("batch_norm_weight_grad", {grads[0], x, mean, variance}, node.attributes);
+        builder.AddMulti("batch_norm_weight_grad", {grads[0], x, mean, variance}, of_weights);
     if (weights.empty()) return builder.status();
     const ValueId dx = builder.Add(
         "batch_norm_grad", {grads[0], x, node.operands[1], mean, variance, weights[0], weights[1]},
         node.attributes);
-    return std::vector<ValueId>{dx, weights[0], weights[1]};
+    return std::vector<ValueId>{dx, CastTo(builder, weights[0], dtype),
+                                CastTo(builder, weights[1], dtype)};
   }
   std::vector<int> DecomposableFactors(const OpContext& context) const override {
     std::vector<int> factors = {0};
@@ -55,10 +61,10 @@ class BatchNormOp : public Op {
     if (!builder.status().ok()) return builder.status();
     std::vector<int64_t> axes = Iota(0, static_cast<int64_t>(builder.type(x).shape.size()));
     axes.erase(axes.begin() + 1);
-    ValueId mean = builder.Add("reduce_mean", {x}, {{"axes", AttrValue::Ints(axes)}});
-    if (!builder.status().ok()) return builder.status();
-    const DType dtype = StatisticsDType(builder.type(x).dtype);
-    if (builder.type(mean).dtype != dtype) mean = builder.Add("cast", {mean}, {{"dtype", dtype}});
+    Attributes of_mean = {{"axes", AttrValue::Ints(axes)}};
+    const DType dtype = builder.type(x).dtype;
+    if (StatisticsDType(dtype) != dtype) of_mean.Set("dtype", StatisticsDType(dtype));
+    const ValueId mean = builder.Add("reduce_mean", {x}, of_mean);
     const ValueId variance = builder.Add("channel_variance", {x, mean});
     const ValueId y =
         builder.Add("batch_norm_inference", {x, node.operands[1], node.operands[2], mean, variance},

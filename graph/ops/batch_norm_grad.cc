@@ -1,7 +1,7 @@
 // batch_norm_grad(dy[n, c, ...], x, scale[c], mean[c], variance[c], dscale[c], dbias[c])
 // {epsilon=1e-5} -> dx = scale r (dy - dbias / m - z dscale / m), where r = 1 / sqrt(variance +
-// epsilon), z = (x - mean) r and m elements have the channel. Where dy, dscale and dbias are all
-// terms of sums, so is dx.
+// epsilon), z = (x - mean) r and m elements have the channel. dscale and dbias have the type of
+// statistics. Where dy, dscale and dbias are all terms of sums, so is dx.
 
 #include "base/status_macros.h"
 #include "graph/ops/image.h"
@@ -17,8 +17,10 @@ class BatchNormGradOp : public Op {
   InferredTypes InferTypes(const OpContext& context) const override {
     RETURN_IF_ERROR(CheckChannels(context, 0));
     RETURN_IF_ERROR(CheckSameType(context, 1, 0));
-    for (const int operand : {3, 4}) RETURN_IF_ERROR(CheckChannelStatistics(context, operand, 0));
-    for (const int operand : {2, 5, 6}) RETURN_IF_ERROR(CheckChannelVector(context, operand, 0));
+    RETURN_IF_ERROR(CheckChannelVector(context, 2, 0));
+    for (const int operand : {3, 4, 5, 6}) {
+      RETURN_IF_ERROR(CheckChannelStatistics(context, operand, 0));
+    }
     return std::vector<TensorType>{context.operands[0]};
   }
   ShardingRule Rule(const OpContext& context) const override {

@@ -1,6 +1,6 @@
-// batch_norm_weight_grad(dy[n, c, ...], x, mean[c], variance[c]) {epsilon=1e-5} -> dscale[c],
-// dbias[c]: the sums of dy (x - mean) / sqrt(variance + epsilon) and of dy over all dimensions but
-// the channels.
+// batch_norm_weight_grad(dy[n, c, ...], x, mean[c], variance[c]) {epsilon=1e-5, dtype} ->
+// dscale[c], dbias[c]: the sums of dy (x - mean) / sqrt(variance + epsilon) and of dy over all
+// dimensions but the channels.
 
 #include "base/status_macros.h"
 #include "graph/ops/image.h"
@@ -12,13 +12,16 @@ class BatchNormWeightGradOp : public Op {
  public:
   std::string_view name() const override { return "batch_norm_weight_grad"; }
   int min_operands() const override { return 4; }
-  std::vector<AttrSpec> attributes() const override { return {{"epsilon", Kind::kDouble}}; }
+  std::vector<AttrSpec> attributes() const override {
+    return {{"epsilon", Kind::kDouble}, kSumDType};
+  }
   int num_results(const OpContext&) const override { return 2; }
   InferredTypes InferTypes(const OpContext& context) const override {
     RETURN_IF_ERROR(CheckChannels(context, 0));
     RETURN_IF_ERROR(CheckSameType(context, 1, 0));
     for (const int operand : {2, 3}) RETURN_IF_ERROR(CheckChannelStatistics(context, operand, 0));
-    const TensorType vector = ChannelVectorOf(context.operands[0]);
+    TensorType vector = ChannelVectorOf(context.operands[0]);
+    ASSIGN_OR_RETURN(vector.dtype, SumDTypeOf(context));
     return std::vector<TensorType>{vector, vector};
   }
   ShardingRule Rule(const OpContext& context) const override {

@@ -6,6 +6,8 @@ namespace {
 // dscale = the sum of dy (x - mean) rstd; dbias = the sum of dy.
 template <typename T>
 class BatchNormWeightGrad : public ChannelKernel {
+  using A = Arith<T>;
+
  public:
   using ChannelKernel::ChannelKernel;
 
@@ -13,12 +15,12 @@ class BatchNormWeightGrad : public ChannelKernel {
     const T* dy = Input<T>(args, 0);
     const T* x = Input<T>(args, 1);
     ForEachChannel([&](int64_t channel) {
-      const auto m = Splat(Input<T>(args, 2)[channel]);
-      const auto r = Splat(RstdOf(Input<T>(args, 3)[channel]));
-      Put<T>(args, 0, channel,
+      const auto m = Splat(Input<A>(args, 2)[channel]);
+      const auto r = Splat(RstdOf(Input<A>(args, 3)[channel]));
+      Put<A>(args, 0, channel,
              SumOfChannel<T>(
                  channel, [&](auto d, auto v) { return d * ((v - m) * r); }, dy, x));
-      Put<T>(args, 1, channel,
+      Put<A>(args, 1, channel,
              SumOfChannel<T>(
                  channel, [](auto d) { return d; }, dy));
     });
@@ -26,10 +28,16 @@ class BatchNormWeightGrad : public ChannelKernel {
   }
 };
 
+KernelOr CreateBatchNormWeightGrad(const KernelSpec& spec, Device& device, Stream& stream) {
+  // Of operands of 16 bits, results in f32 only.
+  if (IsHalf(spec.outputs[0].dtype)) return UnsupportedDType(spec.op, spec.outputs[0].dtype);
+  return CreateKernel<BatchNormWeightGrad, FloatsAndBFloat16>(spec, device, stream);
+}
+
 }  // namespace
 
 KernelDef BatchNormWeightGradKernel() {
-  return {.create = CreateKernel<BatchNormWeightGrad, Floats>, .supports_accumulate = true};
+  return {.create = CreateBatchNormWeightGrad, .supports_accumulate = true};
 }
 
 }  // namespace penstock::kernels

@@ -6,15 +6,17 @@ namespace {
 // Divides by the global number of elements: a tile's result is its part of the variance.
 template <typename T>
 class ChannelVariance : public ChannelKernel {
+  using A = Arith<T>;
+
  public:
   using ChannelKernel::ChannelKernel;
 
   absl::Status Run(const KernelArgs& args) override {
     ForEachChannel([&](int64_t channel) {
-      const auto m = Splat(Input<T>(args, 1)[channel]);
+      const auto m = Splat(Input<A>(args, 1)[channel]);
       const double sum = SumOfChannel<T>(
           channel, [&](auto v) { return (v - m) * (v - m); }, Input<T>(args, 0));
-      Put<T>(args, 0, channel, sum * share_);
+      Put<A>(args, 0, channel, sum * share_);
     });
     return absl::OkStatus();
   }
@@ -23,7 +25,7 @@ class ChannelVariance : public ChannelKernel {
 }  // namespace
 
 KernelDef ChannelVarianceKernel() {
-  return {.create = CreateKernel<ChannelVariance, Floats>, .supports_accumulate = true};
+  return {.create = CreateKernel<ChannelVariance, FloatsAndBFloat16>, .supports_accumulate = true};
 }
 
 }  // namespace penstock::kernels

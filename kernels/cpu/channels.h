@@ -1,4 +1,5 @@
-// Tensors x[n, c, ...] by channel: a channel is `n` runs of `size` elements.
+// Tensors x[n, c, ...] by channel: a channel is `n` runs of `size` elements. Elements are of type
+// T; statistics and sums of a channel are of Arith<T>.
 //
 // Thread rule: as kernel.h.
 
@@ -58,14 +59,14 @@ class ChannelKernel : public CpuKernel {
     ForEachRun(channel, [&](int64_t at) { Map(size_, f, out + at, (in + at)...); });
   }
 
-  template <typename T>
-  T RstdOf(T variance) const {
-    return 1 / std::sqrt(variance + static_cast<T>(epsilon_));
+  template <typename A>
+  A RstdOf(A variance) const {
+    return 1 / std::sqrt(variance + static_cast<A>(epsilon_));
   }
 
-  template <typename T>
+  template <typename A>
   void Put(const KernelArgs& args, int output, int64_t channel, double value) const {
-    StoreOrAdd(1, AddsToOutputs(args), &value, Output<T>(args, output) + channel);
+    StoreOrAdd(1, AddsToOutputs(args), &value, Output<A>(args, output) + channel);
   }
 
   const double epsilon_;

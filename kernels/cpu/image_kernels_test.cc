@@ -5,14 +5,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "base/half.h"
 #include "base/random.h"
 #include "graph/op.h"
 #include "kernels/cpu/cpu_kernel.h"
@@ -314,6 +318,74 @@ TEST_F(ImageKernelsTest, BatchNormFollowsPyTorch) {
                                  -0.4105334185052158, 0.5634772410855902, 0.26563927079749255,
                                  0.5312785415949851, 1.1269544821711805, -0.8210668370104314,
                                  0.3461360195240054, 0.048298049235907706, -0.8130171621377803}));
+  }
+}
+
+// The tensor in bf16, or as it was in f32 and rounded to bf16.
+Tensor Rounded(const Tensor& x, DType dtype) {
+  Tensor rounded({dtype, x.shape()});
+  for (int64_t i = 0; i < x.num_elements(); ++i) {
+    const BFloat16 element = ToBFloat16(x.As<float>()[i]);
+    if (dtype == DType::kBF16) {
+      rounded.As<BFloat16>()[i] = element;
+    } else {
+      rounded.As<float>()[i] = ToFloat(element);
+    }
+  }
+  return rounded;
+}
+
+// The kernels for f32 with loads and stores that convert: nothing is converted in the workspace.
+TEST_F(ImageKernelsTest, BatchNormInBFloat16RoundsWhatF32Gives) {
+  struct Case {
+    const char* op;
+    std::vector<Shape> operands;
+    size_t num_f32;  // of the operands, the last ones
+    std::vector<DType> results;
+  };
+  const DType bf16 = DType::kBF16;
+  const DType f32 = DType::kF32;
+  const std::vector<Case> cases = {
+      {"batch_norm", {{5, 3, 7, 9}, {3}, {3}}, 0, {bf16, f32, f32}},
+      {"batch_norm", {{5, 3}, {3}, {3}}, 0, {bf16, f32, f32}},
+      {"batch_norm_inference", {{5, 3, 7, 9}, {3}, {3}, {3}, {3}}, 2, {bf16}},
+      {"batch_norm_grad", {{5, 3, 7, 9}, {5, 3, 7, 9}, {3}, {3}, {3}, {3}, {3}}, 4, {bf16}},
+      {"batch_norm_weight_grad", {{5, 3, 7, 9}, {5, 3, 7, 9}, {3}, {3}}, 2, {f32, f32}},
+      {"channel_variance", {{5, 3, 7, 9}, {3}}, 1, {f32}},
+  };
+  for (const Case& test : cases) {
+    SCOPED_TRACE(test.op);
+    const size_t num_halves = test.operands.size() - test.num_f32;
+    std::vector<Tensor> halves;
+    std::vector<Tensor> floats;
+    for (size_t i = 0; i < test.operands.size(); ++i) {
+      Tensor operand({f32, test.operands[i]});
+      for (int64_t e = 0; e < operand.num_elements(); ++e) {
+        // Above 0, as a variance is.
+        const RandomKey key{.seed = 5, .stream = static_cast<uint32_t>(i)};
+        operand.As<float>()[e] = 0.5f + static_cast<float>(RandomUniform(key, e));
+      }
+      halves.push_back(i < num_halves ? Rounded(operand, bf16) : operand);
+      floats.push_back(i < num_halves ? Rounded(operand, f32) : operand);
+    }
+    Attributes attributes;
+    if (std::string_view(test.op) == "batch_norm_weight_grad") attributes.Set("dtype", f32);
+    const kernels::KernelSpec spec = SpecOf(test.op, attributes, halves);
+    const kernels::KernelDef& def = *kernels_.Find(test.op);
+    EXPECT_EQ(def.workspace_bytes(spec, 1), 0u);
+    const auto device = CreateCpuDevice(2);
+    const auto actual = RunKernel(kernels_, *device, spec, halves);
+    const auto expected = RunKernel(kernels_, *device, SpecOf(test.op, attributes, floats), floats);
+    ASSERT_TRUE(actual.ok()) << actual.status();
+    ASSERT_TRUE(expected.ok()) << expected.status();
+    ASSERT_EQ(actual->size(), test.results.size());
+    for (size_t r = 0; r < actual->size(); ++r) {
+      ASSERT_EQ((*actual)[r].dtype(), test.results[r]) << "result " << r;
+      const Tensor wanted =
+          test.results[r] == f32 ? (*expected)[r] : Rounded((*expected)[r], test.results[r]);
+      EXPECT_EQ(std::memcmp((*actual)[r].data(), wanted.data(), wanted.num_bytes()), 0)
+          << "result " << r;
+    }
   }
 }
 

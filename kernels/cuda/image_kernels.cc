@@ -253,8 +253,8 @@ KernelOr CreateBatchNormGrad(const KernelSpec& spec, Device&, Stream& stream) {
                                               .scale = Input<T>(args, 2),
                                               .mean = Input<float>(args, 3),
                                               .variance = Input<float>(args, 4),
-                                              .dscale = Input<T>(args, 5),
-                                              .dbias = Input<T>(args, 6)};
+                                              .dscale = Input<float>(args, 5),
+                                              .dbias = Input<float>(args, 6)};
           return Launched(spec, LaunchBatchNormGrad(to.handle(), shape, x, Output<T>(args, 0)));
         });
   });
@@ -265,16 +265,18 @@ bool CanAliasGrad(const KernelSpec& spec, int input) {
 }
 
 KernelOr CreateBatchNormWeightGrad(const KernelSpec& spec, Device&, Stream& stream) {
-  return WithFloat(spec, [&]<typename T>(std::type_identity<T>) {
-    return MakeKernel(
-        spec, stream, [spec, shape = ChannelsOf(spec)](const KernelArgs& args, CudaStream& to) {
-          return Launched(
-              spec, LaunchBatchNormWeightGrad(to.handle(), shape, Input<T>(args, 0),
-                                              Input<T>(args, 1), Input<float>(args, 2),
-                                              Input<float>(args, 3), AddsToResults(spec, args),
-                                              Output<T>(args, 0), Output<T>(args, 1)));
-        });
-  });
+  return WithResultType(
+      DeviceFloats(), spec,
+      [&]<typename T, typename R>(std::type_identity<T>, std::type_identity<R>) {
+        return MakeKernel(
+            spec, stream, [spec, shape = ChannelsOf(spec)](const KernelArgs& args, CudaStream& to) {
+              return Launched(
+                  spec, LaunchBatchNormWeightGrad(to.handle(), shape, Input<T>(args, 0),
+                                                  Input<T>(args, 1), Input<float>(args, 2),
+                                                  Input<float>(args, 3), AddsToResults(spec, args),
+                                                  Output<R>(args, 0), Output<R>(args, 1)));
+            });
+      });
 }
 
 KernelOr CreateChannelVariance(const KernelSpec& spec, Device&, Stream& stream) {

@@ -265,8 +265,8 @@ __global__ void __launch_bounds__(kMaxThreads)
     const float mean = x.mean[channel];
     const float rstd = RstdOf(s, x.variance[channel]);
     const float slope = Widen(x.scale[channel]) * rstd;
-    const float mean_z = Widen(x.dscale[channel]) / s.count;
-    const float mean_dy = Widen(x.dbias[channel]) / s.count;
+    const float mean_z = x.dscale[channel] / s.count;
+    const float mean_dy = x.dbias[channel] / s.count;
     for (int64_t i = threadIdx.x; i < s.n * s.size; i += blockDim.x) {
       const int64_t at = ElementOfChannel(s, channel, i);
       dx[at] =
@@ -275,10 +275,10 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
 }
 
-template <typename T>
+template <typename T, typename R>
 __global__ void __launch_bounds__(kMaxThreads)
     BatchNormWeightGradKernel(ChannelShape s, const T* dy, const T* x, const float* means,
-                              const float* variances, bool adds, T* dscale, T* dbias) {
+                              const float* variances, bool adds, R* dscale, R* dbias) {
   for (int64_t channel = blockIdx.x; channel < s.channels; channel += gridDim.x) {
     const float mean = means[channel];
     const float rstd = RstdOf(s, variances[channel]);
@@ -404,13 +404,13 @@ LaunchResult LaunchBatchNormGrad(StreamHandle stream, const ChannelShape& shape,
   return Launch(&BatchNormGradKernel<T>, ShapeForChannels(shape), stream, shape, operands, dx);
 }
 
-template <typename T>
+template <typename T, typename R>
 LaunchResult LaunchBatchNormWeightGrad(StreamHandle stream, const ChannelShape& shape, const T* dy,
                                        const T* x, const float* mean, const float* variance,
-                                       bool adds, T* dscale, T* dbias) {
+                                       bool adds, R* dscale, R* dbias) {
   if (shape.channels == 0) return 0;
-  return Launch(&BatchNormWeightGradKernel<T>, ShapeForChannels(shape), stream, shape, dy, x, mean,
-                variance, adds, dscale, dbias);
+  return Launch(&BatchNormWeightGradKernel<T, R>, ShapeForChannels(shape), stream, shape, dy, x,
+                mean, variance, adds, dscale, dbias);
 }
 
 template <typename T>
@@ -503,9 +503,15 @@ template LaunchResult LaunchBatchNormWeightGrad(StreamHandle, const ChannelShape
 template LaunchResult LaunchBatchNormWeightGrad(StreamHandle, const ChannelShape&, const BFloat16*,
                                                 const BFloat16*, const float*, const float*, bool,
                                                 BFloat16*, BFloat16*);
+template LaunchResult LaunchBatchNormWeightGrad(StreamHandle, const ChannelShape&, const BFloat16*,
+                                                const BFloat16*, const float*, const float*, bool,
+                                                float*, float*);
 template LaunchResult LaunchBatchNormWeightGrad(StreamHandle, const ChannelShape&, const Float16*,
                                                 const Float16*, const float*, const float*, bool,
                                                 Float16*, Float16*);
+template LaunchResult LaunchBatchNormWeightGrad(StreamHandle, const ChannelShape&, const Float16*,
+                                                const Float16*, const float*, const float*, bool,
+                                                float*, float*);
 
 template LaunchResult LaunchChannelVariance(StreamHandle, const ChannelShape&, const float*,
                                             const float*, bool, float*);

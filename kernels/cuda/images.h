@@ -87,18 +87,18 @@ struct BatchNormGradOperands {
   const T* scale = nullptr;
   const float* mean = nullptr;
   const float* variance = nullptr;
-  const T* dscale = nullptr;
-  const T* dbias = nullptr;
+  const float* dscale = nullptr;
+  const float* dbias = nullptr;
 };
 // dx may be dy or x.
 template <typename T>
 LaunchResult LaunchBatchNormGrad(StreamHandle stream, const ChannelShape& shape,
                                  const BatchNormGradOperands<T>& operands, T* dx);
-// With `adds` the sums are added to the results.
-template <typename T>
+// With `adds` the sums are added to the results. R: T, or float where T has 16 bits.
+template <typename T, typename R>
 LaunchResult LaunchBatchNormWeightGrad(StreamHandle stream, const ChannelShape& shape, const T* dy,
                                        const T* x, const float* mean, const float* variance,
-                                       bool adds, T* dscale, T* dbias);
+                                       bool adds, R* dscale, R* dbias);
 template <typename T>
 LaunchResult LaunchChannelVariance(StreamHandle stream, const ChannelShape& shape, const T* x,
                                    const float* mean, bool adds, float* variance);

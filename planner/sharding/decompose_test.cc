@@ -69,6 +69,21 @@ graph g {
   EXPECT_EQ(graph.node(result.producer).stage, 1);
 }
 
+// A part of a mean is a sum: in 16 bits it would be rounded before it is added up.
+TEST_F(DecomposeTest, TheMeanOfABatchIn16BitsIsF32) {
+  const graph::Graph graph = Decompose(R"(mesh m = [dp=2]
+graph g {
+  %x = input : bf16[8, 4, 3, 3] @[dp, _, _, _]
+  %scale = parameter : bf16[4]
+  %bias = parameter : bf16[4]
+  %y = batch_norm(%x, %scale, %bias) : bf16[8, 4, 3, 3]
+  return %y
+})");
+  EXPECT_THAT(Statements(graph, "batch_norm_inference"), SizeIs(1));
+  EXPECT_THAT(Statements(graph, "reduce_mean"), ElementsAre(HasSubstr("dtype=f32")));
+  EXPECT_THAT(Statements(graph, "cast"), IsEmpty());
+}
+
 TEST_F(DecomposeTest, AFactorSplitInTimeIsGathered) {
   const graph::Graph graph = Lower(R"(mesh m = [mb=2 temporal]
 graph g {
