@@ -243,6 +243,25 @@ TEST_F(ExamplesRunTest, MicrobatchesAreNormalizedTogether) {
   }
 }
 
+// Activations have 16 bits, the statistics of a batch do not.
+TEST_F(ExamplesRunTest, LossesInMixedPrecisionAreNearThoseInF32) {
+  const auto train = [this](const char* dtype, const char* strategy, const char* microbatches) {
+    return Losses(Train({"--strategy", strategy, "--set", StrCat("train.dtype=\"", dtype, "\""),
+                         "--set", StrCat("parallel.microbatches=", microbatches)}));
+  };
+  const std::vector<double> losses = train("f32", "dp=1", "1");
+  ASSERT_EQ(losses.size(), 12u);
+  for (const auto& [strategy, microbatches] :
+       {std::pair{"dp=1", "1"}, {"dp=2", "1"}, {"dp=1", "2"}}) {
+    SCOPED_TRACE(StrCat(strategy, ", micro-batches ", microbatches));
+    const std::vector<double> others = train("bf16", strategy, microbatches);
+    ASSERT_EQ(others.size(), losses.size());
+    for (size_t i = 0; i < losses.size(); ++i) {
+      EXPECT_NEAR(others[i], losses[i], 5e-2 * losses.front()) << i;
+    }
+  }
+}
+
 TEST_F(ExamplesRunTest, NpyFilesAndCompressedCsvGiveTheSameLosses) {
   const std::vector<double> losses = Losses(Train({}));
   gzFile const file = gzopen(Path("images.csv.gz").c_str(), "wb");

@@ -34,6 +34,8 @@ struct Rule {
   Kind kind;
   // Operands that are f32 whatever the others are, a bit each.
   uint32_t f32_operands = 0;
+
+  bool KeepsF32(size_t operand) const { return operand < 32 && (f32_operands >> operand & 1) != 0; }
 };
 
 constexpr uint32_t Bits(std::initializer_list<int> operands) {
@@ -65,6 +67,10 @@ constexpr Rule kRules[] = {
     {"rms_norm", Kind::kLow},
     {"rms_norm_grad", Kind::kLow, Bits({3})},
     {"rms_norm_weight_grad", Kind::kLow, Bits({2})},
+    {"batch_norm", Kind::kLow},
+    {"batch_norm_inference", Kind::kLow, Bits({3, 4})},
+    {"batch_norm_grad", Kind::kLow, Bits({3, 4, 5, 6})},
+    {"batch_norm_weight_grad", Kind::kLow, Bits({2, 3})},
     // Losses are f32.
     {"cross_entropy", Kind::kLow},
     {"cross_entropy_grad", Kind::kLow, Bits({2, 3, 4})},
@@ -92,6 +98,7 @@ constexpr Rule kRules[] = {
     {"sigmoid", Kind::kFollow},
     {"silu", Kind::kFollow},
     {"tanh", Kind::kFollow},
+    {"greater", Kind::kFollow},  // which the gradient of relu reads
     {"dropout", Kind::kFollow},
     {"rotary", Kind::kFollow},
     {"where", Kind::kFollow},
@@ -162,13 +169,15 @@ class Mixer {
       for (const ValueId result : node.results) {
         wants_f32_[result] = wants_f32_[result] && is_read[result];
       }
-      const Kind kind = RuleOf(node).kind;
-      const bool follows_f32 =
-          kind == Kind::kFollow && std::all_of(node.results.begin(), node.results.end(),
-                                               [&](ValueId result) { return wants_f32_[result]; });
-      for (const ValueId operand : node.operands) {
+      const Rule rule = RuleOf(node);
+      const bool follows_f32 = rule.kind == Kind::kFollow &&
+                               std::all_of(node.results.begin(), node.results.end(),
+                                           [&](ValueId result) { return wants_f32_[result]; });
+      for (size_t o = 0; o < node.operands.size(); ++o) {
+        const ValueId operand = node.operands[o];
         is_read[operand] = true;
-        if (kind != Kind::kFull && !follows_f32) wants_f32_[operand] = false;
+        if (rule.kind == Kind::kFull || follows_f32 || rule.KeepsF32(o)) continue;
+        wants_f32_[operand] = false;
       }
     }
   }
@@ -215,11 +224,10 @@ class Mixer {
     Node copy = node;
     for (size_t o = 0; o < node.operands.size(); ++o) {
       const DType made = in_.value(node.operands[o]).type.dtype;
-      const bool stays_f32 = o < 32 && (rule.f32_operands >> o & 1) != 0;
       if (takes_any && !(rule.kind == Kind::kSum && o > 0)) {
         copy.operands[o] = now_[node.operands[o]];
       } else {
-        const bool casts = is_low && made == DType::kF32 && !stays_f32;
+        const bool casts = is_low && made == DType::kF32 && !rule.KeepsF32(o);
         copy.operands[o] = As(casts ? dtype_ : made, node.operands[o], id);
       }
     }

@@ -5,14 +5,14 @@
 // The pass rewrites a graph in f32. Each operator is of one kind (the table in mixed_precision.cc):
 //
 //   low      computes in 16 bits; operands in f32 are cast (matmul, attention,
-//            layer_norm, embedding)
+//            layer_norm, batch_norm, embedding)
 //   follow   in 16 bits if its operands are, in f32 if one is not (add, gelu, reshape)
 //   sum      takes operands as they are and gives f32 (reduce_sum, reduce_mean)
 //   full     computes in f32 (softmax, optimisers, operators of applications)
 //
 // Losses and statistics of operators in 16 bits are f32 by the operators' own definitions
 // (cross_entropy, the mean and rstd of norms, the log-sum-exp of attention). A product, or another
-// sum, that only f32 readers have is f32: the gradients of weights, summed and accumulated as such.
+// sum, that is read in f32 only is f32: the gradients of weights, summed and accumulated as such.
 // Updates stay f32. So do inputs, states and what the graph returns.
 //
 // A value is cast once, where it is made. The cast of a parameter is thus made once a step, and

@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 
 #include "graph/gradients.h"
+#include "graph/models/convnet.h"
 #include "graph/models/gpt.h"
 #include "graph/models/model.h"
 #include "graph/op.h"
@@ -18,6 +19,8 @@
 
 namespace penstock::planner {
 namespace {
+
+using ::testing::AnyOf;
 
 class MixedPrecisionTest : public ::testing::Test {
  protected:
@@ -31,12 +34,15 @@ class MixedPrecisionTest : public ::testing::Test {
   }
 
   graph::Graph Training() const {
-    const graph::Model model = graph::GptModel();
-    graph::ModelConfig config = model.defaults;
+    graph::ModelConfig config = graph::GptModel().defaults;
     config.layers = 2;
     config.width = 64;
     config.heads = 2;
     config.context = 16;
+    return Training(graph::GptModel(), config);
+  }
+
+  graph::Graph Training(const graph::Model& model, const graph::ModelConfig& config) const {
     auto forward =
         graph::BuildModelGraph(ops_, model, config, graph::ModelUse::kTrain, /*batch=*/4);
     EXPECT_TRUE(forward.ok()) << forward.status();
@@ -91,6 +97,112 @@ TEST_F(MixedPrecisionTest, GradientsOfTheWeightsOfConvolutionsAreF32) {
   %dw = conv2d_weight_grad(%x.bf16, %dy.bf16) {dtype=f32, kernel=[3, 3]} : f32[4, 3, 3, 3]
   return %dw
 })");
+}
+
+// Its scale and bias are read in 16 bits, its statistics stay f32.
+TEST_F(MixedPrecisionTest, NoCastStandsBetweenConvolutionsAndBatchNorms) {
+  ExpectRewritten(R"(graph g {
+  %x = input : f32[2, 3, 8, 8]
+  %w = parameter : f32[4, 3, 3, 3]
+  %s = parameter : f32[4]
+  %b = parameter : f32[4]
+  %u = parameter : f32[5, 4, 3, 3]
+  %p = conv2d(%x, %w) : f32[2, 4, 6, 6]
+  %n, %m, %v = batch_norm(%p, %s, %b) : f32[2, 4, 6, 6], f32[4], f32[4]
+  %a = relu(%n) : f32[2, 4, 6, 6]
+  %q = conv2d(%a, %u) : f32[2, 5, 4, 4]
+  %sum = reduce_sum(%q) {axes=[0, 1, 2, 3]} : f32[]
+  return %sum, %m, %v
+})",
+                  R"(graph g {
+  %x = input : f32[2, 3, 8, 8]
+  %w = parameter : f32[4, 3, 3, 3]
+  %s = parameter : f32[4]
+  %b = parameter : f32[4]
+  %u = parameter : f32[5, 4, 3, 3]
+  %x.bf16 = cast(%x) {dtype=bf16} : bf16[2, 3, 8, 8]
+  %w.bf16 = cast(%w) {dtype=bf16} : bf16[4, 3, 3, 3]
+  %p = conv2d(%x.bf16, %w.bf16) : bf16[2, 4, 6, 6]
+  %s.bf16 = cast(%s) {dtype=bf16} : bf16[4]
+  %b.bf16 = cast(%b) {dtype=bf16} : bf16[4]
+  %n, %m, %v = batch_norm(%p, %s.bf16, %b.bf16) : bf16[2, 4, 6, 6], f32[4], f32[4]
+  %a = relu(%n) : bf16[2, 4, 6, 6]
+  %u.bf16 = cast(%u) {dtype=bf16} : bf16[5, 4, 3, 3]
+  %q = conv2d(%a, %u.bf16) : bf16[2, 5, 4, 4]
+  %sum = reduce_sum(%q) {axes=[0, 1, 2, 3], dtype=f32} : f32[]
+  return %sum, %m, %v
+})");
+}
+
+TEST_F(MixedPrecisionTest, BatchNormsWithGivenStatisticsReadThemInF32) {
+  ExpectRewritten(R"(graph g {
+  %x = input : f32[2, 4, 6, 6]
+  %s = parameter : f32[4]
+  %b = parameter : f32[4]
+  %m = state : f32[4]
+  %v = state : f32[4]
+  %y = batch_norm_inference(%x, %s, %b, %m, %v) : f32[2, 4, 6, 6]
+  %sum = reduce_sum(%y) {axes=[0, 1, 2, 3]} : f32[]
+  return %sum
+})",
+                  R"(graph g {
+  %x = input : f32[2, 4, 6, 6]
+  %s = parameter : f32[4]
+  %b = parameter : f32[4]
+  %m = state : f32[4]
+  %v = state : f32[4]
+  %x.bf16 = cast(%x) {dtype=bf16} : bf16[2, 4, 6, 6]
+  %s.bf16 = cast(%s) {dtype=bf16} : bf16[4]
+  %b.bf16 = cast(%b) {dtype=bf16} : bf16[4]
+  %y = batch_norm_inference(%x.bf16, %s.bf16, %b.bf16, %m, %v) : bf16[2, 4, 6, 6]
+  %sum = reduce_sum(%y) {axes=[0, 1, 2, 3], dtype=f32} : f32[]
+  return %sum
+})");
+}
+
+// The gradient of the operand reads the sums, too, and as they are.
+TEST_F(MixedPrecisionTest, GradientsOfTheWeightsOfBatchNormsAreF32) {
+  ExpectRewritten(R"(graph g {
+  %dy = input : f32[2, 4, 6, 6]
+  %x = input : f32[2, 4, 6, 6]
+  %s = parameter : f32[4]
+  %m = input : f32[4]
+  %v = input : f32[4]
+  %ds, %db = batch_norm_weight_grad(%dy, %x, %m, %v) : f32[4], f32[4]
+  %dx = batch_norm_grad(%dy, %x, %s, %m, %v, %ds, %db) : f32[2, 4, 6, 6]
+  %sum = reduce_sum(%dx) {axes=[0, 1, 2, 3]} : f32[]
+  return %sum, %ds, %db
+})",
+                  R"(graph g {
+  %dy = input : f32[2, 4, 6, 6]
+  %x = input : f32[2, 4, 6, 6]
+  %s = parameter : f32[4]
+  %m = input : f32[4]
+  %v = input : f32[4]
+  %dy.bf16 = cast(%dy) {dtype=bf16} : bf16[2, 4, 6, 6]
+  %x.bf16 = cast(%x) {dtype=bf16} : bf16[2, 4, 6, 6]
+  %ds, %db = batch_norm_weight_grad(%dy.bf16, %x.bf16, %m, %v) {dtype=f32} : f32[4], f32[4]
+  %s.bf16 = cast(%s) {dtype=bf16} : bf16[4]
+  %dx = batch_norm_grad(%dy.bf16, %x.bf16, %s.bf16, %m, %v, %ds, %db) : bf16[2, 4, 6, 6]
+  %sum = reduce_sum(%dx) {axes=[0, 1, 2, 3], dtype=f32} : f32[]
+  return %sum, %ds, %db
+})");
+}
+
+// Of tensors like images only the input and the weights of convolutions.
+TEST_F(MixedPrecisionTest, ATrainingStepOfAConvnetCastsNoActivations) {
+  graph::ModelConfig config = graph::ConvnetModel().defaults;
+  config.width = 4;
+  graph::Graph graph = Training(graph::ConvnetModel(), config);
+  ASSERT_TRUE(MixPrecision(ops_, DType::kBF16, graph).ok());
+  ASSERT_TRUE(graph::VerifyGraph(graph).ok()) << graph::VerifyGraph(graph);
+  for (const graph::Node& node : graph.nodes()) {
+    if (node.op->name() != "cast") continue;
+    const graph::Value& value = graph.value(node.operands[0]);
+    if (value.type.shape.size() != 4) continue;
+    EXPECT_THAT(std::string(graph.node(value.producer).op->name()), AnyOf("input", "parameter"))
+        << value.name;
+  }
 }
 
 // More operands than a mask of operands has bits.
