@@ -247,7 +247,7 @@ absl::StatusOr<planner::SearchResult> SearchStrategy(const Job& job,
   return AtKey(job, {"cluster.devices", "cluster.file"}, result.status());
 }
 
-// Stages that lie on meshes with different numbers of devices, as the file says.
+// Stages on the meshes of the file, as it says.
 absl::Status LayOutByStages(const Job& job, bool has_strategy, JobGraph& result) {
   if (has_strategy) {
     return AtKey(
@@ -588,6 +588,9 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
     const std::vector<graph::SplitHint>& splits = result.model.model->tensor_splits;
     hints.insert(hints.end(), splits.begin(), splits.end());
   }
+  // Of a file: which statements each stage runs.
+  const bool states_stages = std::any_of(forward.nodes().begin(), forward.nodes().end(),
+                                         [](const graph::Node& node) { return node.stage > 0; });
   const std::vector<planner::RepeatedLayers> runs =
       planner::InPairs(planner::FindRepeatedRuns(forward, hints, planner::kLeastLayers));
   ASSIGN_OR_RETURN(const bool needs_search, NeedsSearch(job, given, result));
@@ -602,7 +605,7 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   RETURN_IF_ERROR(
       AtKey(job, {"parallel.hints"}, planner::CheckStatedShardings(hints, result.graph)));
 
-  if (result.graph.meshes().size() > 1) {
+  if (states_stages) {
     RETURN_IF_ERROR(LayOutByStages(job, given.has_value(), result));
   } else if (!result.graph.meshes().empty()) {
     RETURN_IF_ERROR(LayOutByMesh(job, given, hints, result));

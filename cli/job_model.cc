@@ -30,13 +30,12 @@ absl::StatusOr<graph::Graph> ReadForwardGraph(const Registries& registries, cons
   ASSIGN_OR_RETURN(graph::Graph graph, graph::ParseGraph(*text, path, registries.ops));
   RETURN_IF_ERROR(graph::VerifyGraph(graph));
   RETURN_IF_ERROR(planner::SelectMesh(graph));
-  // Where stages have different numbers of devices, the file says which statements they run.
-  const bool has_stages = graph.meshes().size() > 1;
   for (const graph::Node& node : graph.nodes()) {
-    if (node.stage > 0 && !has_stages) {
+    if (node.stage > 0 && graph.meshes().empty()) {
       return absl::InvalidArgumentError(
           StrCat(path, ":", node.location.line, ":", node.location.column,
-                 ": a graph to train assigns no stages; the job's strategy does (pp)"));
+                 ": a graph to train without a mesh assigns no stages; add a mesh, or let the "
+                 "job's strategy assign them (pp)"));
     }
   }
   return graph;

@@ -648,11 +648,43 @@ TEST(AnyPlanOnSeveralKindsTest, GivesTheBitsOfCpuDevices) {
   }
 }
 
+// A job in `folder` that trains the graph of a file. Returns the path of the job.
+std::string WriteFileJob(const TempFolder& folder, const std::string& graph) {
+  std::ofstream(folder.Path("g.pst")) << graph;
+  std::ofstream(folder.Path("job.toml"))
+      << "[model]\nfile = \"g.pst\"\n[data]\ntext = [\"" PENSTOCK_SOURCE_DIR
+         "/docs\"]\n"
+         "[train]\nsteps = 10\nvalidation_sequences = 0\nlearning_rate = 1e-2\n";
+  return folder.Path("job.toml");
+}
+
+std::vector<double> LossesOfFile(const std::string& graph, const std::string& options) {
+  const TempFolder folder;
+  const std::string command =
+      StrCat(PENSTOCK_COMMAND, " run ", WriteFileJob(folder, graph), " ", options, " --dump ",
+             folder.path().string(), " > /dev/null 2>&1");
+  EXPECT_EQ(std::system(command.c_str()), 0) << command;
+  const absl::StatusOr<Tensor> losses = cli::ReadNpy(folder.Path("losses.npy"));
+  EXPECT_TRUE(losses.ok()) << losses.status();
+  if (!losses.ok()) return {};
+  return {losses->As<double>(), losses->As<double>() + losses->num_elements()};
+}
+
+planner::Plan PlanOfFile(const std::string& graph, const std::string& options) {
+  const TempFolder folder;
+  const std::string file = folder.Path("job.plan");
+  const std::string command = StrCat(PENSTOCK_COMMAND, " plan ", WriteFileJob(folder, graph), " ",
+                                     options, " -o ", file, " > /dev/null 2>&1");
+  EXPECT_EQ(std::system(command.c_str()), 0) << command;
+  absl::StatusOr<planner::Plan> plan = planner::ReadPlan(file);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *std::move(plan) : planner::Plan();
+}
+
 // A stage of one device that has the embedding and its part of the optimiser, and one of two
 // devices that has the rest.
 TEST(AnyPlanOnSeveralKindsTest, AnEmbeddingOnACpuOfItsOwnGivesTheBitsOfCpuDevices) {
-  const TempFolder folder;
-  std::ofstream(folder.Path("g.pst")) << R"(mesh table = [mb=2 temporal, one=1]
+  const std::string graph = R"(mesh table = [mb=2 temporal, one=1]
 mesh rest = [mb=2 temporal, dp=2]
 graph bigrams {
   %tokens = input : i32[8, 16] @[mb, _] on table stage 0
@@ -669,26 +701,68 @@ graph bigrams {
   return %loss
 }
 )";
-  std::ofstream(folder.Path("job.toml"))
-      << "[model]\nfile = \"g.pst\"\n[data]\ntext = [\"" PENSTOCK_SOURCE_DIR
-         "/docs\"]\n"
-         "[train]\nsteps = 10\nvalidation_sequences = 0\nlearning_rate = 1e-2\n";
-  const auto train = [&](const std::string& options) {
-    const std::string command =
-        StrCat(PENSTOCK_COMMAND, " run ", folder.Path("job.toml"), " ", options, " --dump ",
-               folder.path().string(), " > /dev/null 2>&1");
-    EXPECT_EQ(std::system(command.c_str()), 0) << command;
-    const absl::StatusOr<Tensor> losses = cli::ReadNpy(folder.Path("losses.npy"));
-    EXPECT_TRUE(losses.ok()) << losses.status();
-    if (!losses.ok()) return std::vector<double>();
-    return std::vector<double>(losses->As<double>(), losses->As<double>() + losses->num_elements());
-  };
-  const std::vector<double> cpu = train("");
+  const std::vector<double> cpu = LossesOfFile(graph, "");
   ASSERT_EQ(cpu.size(), 10u);
   EXPECT_LT(cpu.back(), cpu.front());
   const std::string kinds = "--set 'cluster.device_kind=[\"cpu\", \"emulated\", \"emulated\"]'";
   for (const char* processes : {" --procs 1", " --procs 3"}) {
-    EXPECT_EQ(cpu, train(kinds + processes)) << processes;
+    EXPECT_EQ(cpu, LossesOfFile(graph, kinds + processes)) << processes;
+  }
+}
+
+// All parameters, and with them the optimiser, are on a CPU, and the operators on one device or two
+// that behave like GPUs.
+TEST(AnyPlanOnSeveralKindsTest, AnOptimizerOnACpuOfItsOwnGivesTheBitsOfCpuDevices) {
+  for (const int others : {1, 2}) {
+    const std::string graph = StrCat("mesh host = [mb=2 temporal, one=1]\n",
+                                     "mesh rest = [mb=2 temporal, dp=", others, "]\n",
+                                     R"(graph bigrams {
+  %wte = parameter {std=0.1} : f32[256, 32] on host stage 0
+  %w1 = parameter {std=0.1} : f32[32, 64] on host stage 0
+  %w2 = parameter {std=0.1} : f32[64, 256] on host stage 0
+  %tokens = input : i32[8, 16] @[mb.dp, _] on rest stage 1
+  %labels = input : i32[8, 16] @[mb.dp, _] on rest stage 1
+  %x = embedding(%wte, %tokens) : f32[8, 16, 32] @[mb.dp, _, _] on rest stage 1
+  %p = matmul(%x, %w1) : f32[8, 16, 64] on rest stage 1
+  %h = gelu(%p) : f32[8, 16, 64] on rest stage 1
+  %logits = matmul(%h, %w2) : f32[8, 16, 256] on rest stage 1
+  %losses, %max, %log_sum = cross_entropy(%logits, %labels) : f32[8, 16], f32[8, 16], f32[8, 16] on rest stage 1
+  %loss = reduce_mean(%losses) {axes=[0, 1]} : f32[] on rest stage 1
+  return %loss
+}
+)");
+    const std::string kinds = StrCat("--set 'cluster.device_kind=[\"cpu\", \"emulated\"",
+                                     others == 1 ? "" : ", \"emulated\"", "]'");
+    uint64_t sent_bytes = 0;  // by the CPU, in f32
+    for (const std::string_view dtype : {"f32", "bf16"}) {
+      SCOPED_TRACE(StrCat(others, " other devices, ", dtype));
+      const std::string type = StrCat("--set 'train.dtype=\"", dtype, "\"' ");
+      const std::vector<double> cpu = LossesOfFile(graph, type);
+      ASSERT_EQ(cpu.size(), 10u);
+      EXPECT_LT(cpu.back(), cpu.front());
+      for (const int processes : {1, 1 + others}) {
+        EXPECT_EQ(cpu, LossesOfFile(graph, StrCat(type, kinds, " --procs ", processes)));
+      }
+      const planner::Plan plan = PlanOfFile(graph, type + kinds);
+      ASSERT_EQ(plan.devices.size(), static_cast<size_t>(1 + others));
+      EXPECT_GT(plan.devices[0].state_bytes, 0u);
+      for (int d = 1; d <= others; ++d) EXPECT_EQ(plan.devices[d].state_bytes, 0u);
+      EXPECT_GT(plan.states.size(), 3u);  // the parameters, and the moments
+      for (const planner::StatePlan& state : plan.states) {
+        ASSERT_EQ(state.placements.size(), 1u) << state.name;
+        EXPECT_EQ(state.placements[0].device, 0u) << state.name;
+      }
+      // The weights, once a step, in the type in which the others compute. Two devices get large
+      // ones in parts and small ones whole.
+      if (others > 1) continue;
+      uint64_t bytes = 0;
+      for (const planner::TransferPlan& transfer : plan.transfers) {
+        if (transfer.source == 0 && !transfer.per_microbatch) bytes += transfer.num_bytes;
+      }
+      EXPECT_GT(bytes, 0u);
+      if (dtype == "f32") sent_bytes = bytes;
+      EXPECT_EQ(dtype == "f32" ? bytes : 2 * bytes, sent_bytes);
+    }
   }
 }
 

@@ -188,6 +188,10 @@ const PipelineCase kCases[] = {
     {"TimeMinor", 2, {{{3}, "[_, _]", "[a.mb, _]"}, {{2}, "[_, _]", "[a.mb, _]"}}},
 };
 
+// Their meshes become one.
+const PipelineCase kEqualStages = {
+    "Equal", 2, {{{2}, "[_, a]", "[mb, a]"}, {{2}, "[a, _]", "[mb.a, _]"}}};
+
 class PipelineTest : public StageMeshesTest, public ::testing::WithParamInterface<PipelineCase> {};
 
 TEST_P(PipelineTest, GivesTheNumbersOfOneDevice) {
@@ -384,10 +388,13 @@ TEST_F(StageMeshesTest, JobsGiveTheLossesOfOneDevice) {
     EXPECT_TRUE(read.ok()) << read.status();
     return *std::move(read);
   };
-  const graph::Graph graph = MustParse(PipelineText(kCases[3]));
-  const Tensor one = train(OnOneDevice(graph), 1);
-  EXPECT_EQ(one.num_elements(), 6);
-  for (const int processes : {1, 3}) ExpectClose({train(graph, processes)}, {one});
+  for (const PipelineCase& test : {kCases[3], kEqualStages}) {
+    SCOPED_TRACE(test.name);
+    const graph::Graph graph = MustParse(PipelineText(test));
+    const Tensor one = train(OnOneDevice(graph), 1);
+    EXPECT_EQ(one.num_elements(), 6);
+    for (const int processes : {1, 3}) ExpectClose({train(graph, processes)}, {one});
+  }
 }
 
 TEST_F(StageMeshesTest, PlansOfJobsSayWhatTheyAre) {
@@ -413,6 +420,16 @@ TEST_F(StageMeshesTest, PlansOfJobsSayWhatTheyAre) {
   EXPECT_THAT(plan("--strategy dp=2"),
               HasSubstr("is laid out by the meshes of its stages; leave the strategy \"auto\""));
   EXPECT_THAT(plan("--devices 4"), HasSubstr("needs 13 devices, not 4 (--devices 4)"));
+
+  std::ofstream(folder.Path("g.pst")) << PipelineText(kEqualStages);
+  EXPECT_THAT(plan(""), HasSubstr("plan: a=2; a=2, 2 micro-batches, 2 stages"));
+  EXPECT_THAT(plan("--strategy pp=2"),
+              HasSubstr("is laid out by the meshes of its stages; leave the strategy \"auto\""));
+  std::ofstream(folder.Path("g.pst")) << "graph g {\n  %w = parameter : f32[4] stage 0\n"
+                                         "  %loss = sum_squares(%w) : f32[] stage 1\n"
+                                         "  return %loss\n}\n";
+  EXPECT_THAT(plan(""), HasSubstr("g.pst:3:3: a graph to train without a mesh assigns no stages; "
+                                  "add a mesh, or let the job's strategy assign them (pp)"));
 }
 
 TEST_F(StageMeshesTest, AForwardStatementWithoutAStageIsNamed) {
@@ -422,8 +439,8 @@ TEST_F(StageMeshesTest, AForwardStatementWithoutAStageIsNamed) {
       "  %y = neg(%x) : f32[4] on n\n  return %y\n}");
   EXPECT_THAT(
       std::string(planner::FollowStages(graph).message()),
-      HasSubstr("test.pst:5:3: this statement has no stage; where stages lie on meshes with "
-                "different numbers of devices, all statements say theirs\n  in: %y"));
+      HasSubstr("test.pst:5:3: this statement has no stage; where one statement says its stage, "
+                "all do\n  in: %y"));
 }
 
 // Two chunks of a group run on its devices, so they lie on one mesh.

@@ -340,8 +340,7 @@ absl::Status FollowStages(Graph& graph) {
       const graph::SourceLocation& place = node.location;
       return absl::InvalidArgumentError(
           StrCat(place.line > 0 ? StrCat(place.file, ":", place.line, ":", place.column, ": ") : "",
-                 "this statement has no stage; where stages lie on meshes with different numbers "
-                 "of devices, all statements say theirs\n  in: ",
+                 "this statement has no stage; where one statement says its stage, all do\n  in: ",
                  graph::PrintNode(graph, node)));
     }
     if (node.stage >= static_cast<int>(mesh_of_stage.size())) {

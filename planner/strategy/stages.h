@@ -33,8 +33,7 @@ namespace penstock::planner {
 absl::Status AssignStages(int num_stages, graph::Graph& graph);
 
 // As AssignStages, but forward nodes stay on the stages and meshes that the graph gives them. The
-// other nodes lie on the mesh of their stage. For graphs whose stages have different numbers of
-// devices. An error names a forward node without a stage.
+// other nodes lie on the mesh of their stage. An error names a forward node without a stage.
 absl::Status FollowStages(graph::Graph& graph);
 
 // The forward operators that have operands, in graph order: what is cut into stages.
