@@ -45,7 +45,8 @@ CompileSettings SettingsOf(const Job& job, const JobGraph& graph) {
           .host_devices = HostsToPlanFor(job, graph),
           .program = graph.settings,
           .machine = graph.machine,
-          .precision = graph.model.precision};
+          .precision = graph.model.precision,
+          .sums_in_f32 = graph.model.sums_in_f32};
 }
 
 absl::StatusOr<planner::FoldedPlan> CompileFoldedGraph(const Registries& registries,
@@ -72,6 +73,7 @@ absl::StatusOr<planner::FoldedPlan> CompileFoldedGraph(const Registries& registr
   options.split_weight_gradients = settings.split_weight_gradients;
   options.passes = settings.passes;
   options.precision = settings.precision;
+  options.sums_in_f32 = settings.sums_in_f32;
   if (settings.machine.has_value()) options.machine = &*settings.machine;
   options.estimate = settings.estimate;
   return planner::CompileFolded(registries.ops, std::move(graph), options);

@@ -40,6 +40,7 @@ struct CompileSettings {
   std::vector<planner::ProgramSetting> program = {};  // recorded in the plan
   std::optional<planner::Machine> machine = {};       // for which the step is predicted
   DType precision = DType::kF32;                      // see planner::CompileOptions
+  bool sums_in_f32 = false;                           // likewise
   planner::StepEstimate* estimate = nullptr;          // filled in, if the machine is given
   planner::PassOptions passes = {};                   // looks in
 };

@@ -28,18 +28,18 @@ absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(
                    BuildForwardGraph(registries, model, use, batch, layout.strategy));
   ASSIGN_OR_RETURN(
       planner::Plan plan,
-      CompileGraph(
-          registries, std::move(graph),
-          {.policy = "gpipe",
-           .policies = registries.policies,
-           .strategy = ToString(layout.strategy),
-           .devices = layout.devices,
-           .num_threads = layout.num_threads,
-           .chunks_per_group = static_cast<int>(layout.strategy.vpp),
-           .placement = layout.placement,
-           .host_devices = layout.host_devices,
-           // A step of a few tokens is bound by its weights, which stay f32.
-           .precision = use == graph::ModelUse::kGenerate ? DType::kF32 : model.precision}));
+      CompileGraph(registries, std::move(graph),
+                   {.policy = "gpipe",
+                    .policies = registries.policies,
+                    .strategy = ToString(layout.strategy),
+                    .devices = layout.devices,
+                    .num_threads = layout.num_threads,
+                    .chunks_per_group = static_cast<int>(layout.strategy.vpp),
+                    .placement = layout.placement,
+                    .host_devices = layout.host_devices,
+                    // A step of a few tokens is bound by its weights, which stay f32.
+                    .precision = use == graph::ModelUse::kGenerate ? DType::kF32 : model.precision,
+                    .sums_in_f32 = model.sums_in_f32}));
   actors::SessionOptions options;
   options.threads_per_device = static_cast<int>(layout.num_threads);
   options.kernels = &registries.kernels;

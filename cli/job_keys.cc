@@ -473,6 +473,13 @@ const std::vector<Key>& Keys() {
        Choice([](Job& j) { return &j.train.options.gradient_dtype; },
               std::vector<std::pair<std::string_view, DType>>{
                   {"f32", DType::kF32}, {"bf16", DType::kBF16}, {"f16", DType::kF16}})},
+      {"train.sum_dtype",
+       "Type in which devices add up parts of activations and of their gradients, if train.dtype "
+       "is \"bf16\" or \"f16\": the same, or \"f32\", which moves twice the bytes and rounds once "
+       "(train.dtype)",
+       Choice([](Job& j) { return &j.train.sum_dtype; },
+              std::vector<std::pair<std::string_view, std::optional<DType>>>{
+                  {"f32", DType::kF32}, {"bf16", DType::kBF16}, {"f16", DType::kF16}})},
       {"train.loss_scale",
        "First factor of the loss and so of all gradients; halved when gradients overflow, and "
        "doubled after 2,000 steps without; 0: none; if unset, 65536 with train.dtype = \"f16\" (0)",

@@ -25,6 +25,7 @@ struct JobModel {
   const graph::Model* model = nullptr;  // null: the job names a file
   graph::ModelConfig config;
   DType precision = DType::kF32;  // see planner::CompileOptions
+  bool sums_in_f32 = false;       // likewise
 };
 
 // The job's model with its defaults filled in. Errors point at the job's key.

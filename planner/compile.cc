@@ -27,6 +27,7 @@
 #include "planner/sharding/propagate.h"
 #include "planner/sharding/reshard_cache.h"
 #include "planner/sharding/select_mesh.h"
+#include "planner/sharding/widen_sums.h"
 #include "planner/simulator/phase_times.h"
 #include "planner/simulator/planned_pipeline.h"
 #include "planner/simulator/simulate_plan.h"
@@ -54,7 +55,8 @@ Pass MixedPrecisionPass(const graph::OpRegistry& ops, DType dtype) {
 }  // namespace
 
 std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends,
-                                DType precision, int64_t sub_batch_bytes, FusesStage fuses) {
+                                DType precision, int64_t sub_batch_bytes, FusesStage fuses,
+                                bool sums_in_f32) {
   const auto caches = std::make_shared<ReshardCaches>();
   std::vector<Pass> passes = {
       {"propagate", [](graph::Graph& g) { return Propagate(PropagationLevel::kUserPriority, &g); }},
@@ -78,6 +80,12 @@ std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions&
                         return FuseEpilogues(ops, fuses, g);
                       }});
   }
+  if (sums_in_f32) {
+    const auto split_sends = std::find_if(
+        passes.begin(), passes.end(), [](const Pass& pass) { return pass.name == kSplitSends; });
+    passes.insert(split_sends,
+                  {"widen-sums", [&ops](graph::Graph& g) { return WidenSums(ops, g); }});
+  }
   if (IsHalf(precision)) passes.insert(passes.begin(), MixedPrecisionPass(ops, precision));
   if (IsBidirectional(sends.placement)) {
     passes.insert(passes.begin(),
@@ -86,8 +94,9 @@ std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions&
   return passes;
 }
 
-std::vector<Pass> EstimatePasses(const graph::OpRegistry& ops, DType precision) {
-  std::vector<Pass> passes = CompilePasses(ops, {}, precision);
+std::vector<Pass> EstimatePasses(const graph::OpRegistry& ops, DType precision, bool sums_in_f32) {
+  std::vector<Pass> passes =
+      CompilePasses(ops, {}, precision, kLeastSubBatchBytes, nullptr, sums_in_f32);
   std::erase_if(passes, [](const Pass& pass) {
     return pass.name == kSplitSends || pass.name == kSplitBatches;
   });
@@ -296,9 +305,10 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   ASSIGN_OR_RETURN(sends.placement, PlaceStages(graph, *policy, options));
   sends.costs = options.send_costs;
   RETURN_IF_ERROR(CheckDeviceGroups(graph, options));
-  RETURN_IF_ERROR(RunPasses(CompilePasses(ops, sends, options.precision, options.sub_batch_bytes,
-                                          StagesThatFuse(options, sends.placement)),
-                            options.passes, &graph));
+  RETURN_IF_ERROR(
+      RunPasses(CompilePasses(ops, sends, options.precision, options.sub_batch_bytes,
+                              StagesThatFuse(options, sends.placement), options.sums_in_f32),
+                options.passes, &graph));
 
   LowerOptions lower;
   lower.policy = policy;

@@ -44,6 +44,8 @@ struct CompileOptions {
   uint32_t threads_per_device = 1;  // of CPU devices
   // bf16 or f16: mixed precision (strategy/mixed_precision.h); f32: the graph's own types.
   DType precision = DType::kF32;
+  // Whether devices add up in f32 what the graph has in 16 bits (sharding/widen_sums.h).
+  bool sums_in_f32 = false;
   std::string strategy;                  // recorded in the plan
   std::vector<ProgramSetting> settings;  // likewise
   bool split_weight_gradients = false;   // into W; also if the policy wants it
@@ -88,17 +90,19 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
 
 // The passes of Compile that leave a graph, in their order; what comes after makes the plan of it.
 // In a bidirectional pipeline (sends.placement) split-directions comes first. With `fuses`,
-// fuse-epilogues comes last. `ops` outlives the result. Passes of one result keep redistributions
-// that they have planned for the next graph, so they are for one thread.
+// fuse-epilogues comes last; with `sums_in_f32`, widen-sums is among them. `ops` outlives the
+// result. Passes of one result keep redistributions that they have planned for the next graph, so
+// they are for one thread.
 std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends = {},
                                 DType precision = DType::kF32,
                                 int64_t sub_batch_bytes = kLeastSubBatchBytes,
-                                FusesStage fuses = nullptr);
+                                FusesStage fuses = nullptr, bool sums_in_f32 = false);
 
 // The same without split-sends, for graphs whose stages are not yet those of a plan: MeasureWork
 // charges what that pass would do (search/stage_work.h). Neither are batches split: it takes all
 // communication within phases to be waited for.
-std::vector<Pass> EstimatePasses(const graph::OpRegistry& ops, DType precision = DType::kF32);
+std::vector<Pass> EstimatePasses(const graph::OpRegistry& ops, DType precision = DType::kF32,
+                                 bool sums_in_f32 = false);
 
 // Names what a graph computes, whatever its layout (meshes, shardings and stages): plans of one
 // program have the same, Plan::graph_fingerprint.

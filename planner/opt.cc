@@ -44,7 +44,8 @@ std::vector<Pass> NamedPasses(const graph::OpRegistry& ops) {
       PropagatePass("propagate:basic", PropagationLevel::kBasic),
   };
   const FusesStage everywhere = [](const graph::Graph&, int) { return true; };
-  for (Pass& pass : CompilePasses(ops, {}, DType::kF32, kLeastSubBatchBytes, everywhere)) {
+  for (Pass& pass : CompilePasses(ops, {}, DType::kF32, kLeastSubBatchBytes, everywhere,
+                                  /*sums_in_f32=*/true)) {
     passes.push_back(std::move(pass));
   }
   return passes;

@@ -572,8 +572,9 @@ double RelativeDistance(const std::vector<float>& a, const std::vector<float>& b
 
 // The weights that mixed precision updates are f32: of one plan, the same bits in every run and
 // wherever its devices are. Plans that split the batch or the layers are as near to each other as
-// in f32. Those that split sequences or features round parts of sums to 16 bits before they add
-// them up: they are about as near to each other as to f32. AdamW scales each update to the learning
+// in f32. Those that split features round parts of sums to 16 bits before they add them up, and
+// those that split sequences round the exponentials of attention by the maximum of a part of the
+// keys: they are about as near to each other as to f32. AdamW scales each update to the learning
 // rate, so rounding of the smallest gradients shows in full.
 TEST(AnyPlanInMixedPrecisionTest, MasterWeightsAreThoseOfOneDevice) {
   const std::string mixed = kConstantRate +
@@ -598,6 +599,29 @@ TEST(AnyPlanInMixedPrecisionTest, MasterWeightsAreThoseOfOneDevice) {
     EXPECT_LE(RelativeDistance(one, Weights(layout, mixed, kSteps)), tolerance);
     EXPECT_EQ(Weights(layout, mixed, kSteps, true),
               Weights(layout, mixed + " --procs 2", kSteps, true));
+  }
+}
+
+// With sums in f32, a product whose terms are split over devices is rounded as on one device, once:
+// the first update is nearly that of one device. Later ones amplify the few elements that another
+// order of the terms rounds the other way.
+TEST(AnyPlanInMixedPrecisionTest, SumsInF32GiveTheUpdateOfOneDevice) {
+  const std::string mixed = kConstantRate +
+                            " --set model.layers=2 --set model.width=64 --set model.heads=2 --set "
+                            "model.context=32 --set 'train.dtype=\"bf16\"' ";
+  const std::string f32_sums = mixed + "--set 'train.sum_dtype=\"f32\"' ";
+  const std::vector<float> one = Weights(kOneDevice, mixed, 1);
+  EXPECT_EQ(one, Weights(kOneDevice, f32_sums, 1));
+  constexpr double kF32Tolerance = 1e-4;
+  for (const Layout& layout :
+       {Layout{"tp=2", 2, 1, "1f1b"}, Layout{"tp=2,sp=true", 2, 2, "1f1b"},
+        Layout{"dp=2,tp=2", 4, 2, "1f1b"}, Layout{"tp=2,pp=2,recompute=full", 4, 2, "1f1b"},
+        Layout{"tp=2,sp=true,subbatches=2", 2, 1, "1f1b"}}) {
+    SCOPED_TRACE(Name(layout));
+    EXPECT_LT(RelativeDistance(one, Weights(layout, f32_sums, 1)), kF32Tolerance);
+    EXPECT_GT(RelativeDistance(one, Weights(layout, mixed, 1)), 2 * kF32Tolerance);
+    EXPECT_EQ(Weights(layout, f32_sums, kSteps, true),
+              Weights(layout, f32_sums + " --procs 2", kSteps, true));
   }
 }
 
@@ -980,6 +1004,46 @@ TEST(DemoPlanTest, TensorParallelMovesNoLogits) {
       }
     }
     EXPECT_TRUE(reduces);
+  }
+}
+
+// Sums of activations in f32 take twice the bytes of those in bf16; those of gradients stay.
+TEST(DemoPlanTest, SumsInF32MoveTwiceTheBytes) {
+  struct ReducedBytes {
+    int64_t low = 0;  // in bf16
+    int64_t f32 = 0;
+  };
+  const auto reduced_bytes = [](const Layout& layout, const std::string& settings) {
+    ReducedBytes bytes;
+    for (const CollectiveSpec& collective : DemoPlan(layout, 32, 64, settings).collectives) {
+      const bool is_sum = (collective.kind == CollectiveKind::kAllReduce ||
+                           collective.kind == CollectiveKind::kReduceScatter) &&
+                          collective.reduce == ReduceOp::kSum;
+      if (!is_sum) continue;
+      const int64_t count =
+          std::accumulate(collective.counts.begin(), collective.counts.end(), int64_t{0});
+      (collective.dtype == DType::kBF16 ? bytes.low : bytes.f32) +=
+          count * ByteSize(collective.dtype);
+    }
+    return bytes;
+  };
+  const std::string mixed = " --set 'train.dtype=\"bf16\"'";
+  for (const Layout& layout :
+       {Layout{"dp=2,tp=2", 4, 2, "1f1b"}, Layout{"tp=2,sp=true,subbatches=2", 2, 2, "1f1b"}}) {
+    SCOPED_TRACE(Name(layout));
+    const ReducedBytes before = reduced_bytes(layout, mixed);
+    const ReducedBytes after = reduced_bytes(layout, mixed + " --set 'train.sum_dtype=\"f32\"'");
+    EXPECT_GT(before.low, 0);
+    EXPECT_EQ(after.low, 0);
+    EXPECT_EQ(after.f32, before.f32 + 2 * before.low);
+    // What gradient_dtype says of gradients holds beside it.
+    if (layout.devices < 4) continue;
+    const ReducedBytes gradients =
+        reduced_bytes(layout, mixed +
+                                  " --set 'train.sum_dtype=\"f32\"' --set "
+                                  "'train.gradient_dtype=\"bf16\"'");
+    EXPECT_GT(gradients.low, 0);
+    EXPECT_LT(gradients.f32, after.f32);
   }
 }
 
