@@ -262,7 +262,7 @@ TEST_F(GeneratorTest, TheCacheIsWrittenInPlace) {
     const planner::Plan& plan = (*session)->plan();
     int num_caches = 0;
     for (const planner::StatePlan& state : plan.states) num_caches += !state.is_parameter;
-    EXPECT_EQ(num_caches, 2);
+    EXPECT_EQ(num_caches, model_.config.layers);
     for (const planner::DevicePlan& device : plan.devices) {
       for (const planner::ActorPlan& actor : device.actors) {
         if (actor.kind != planner::ActorKind::kKernel) continue;
