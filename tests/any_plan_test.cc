@@ -587,8 +587,8 @@ TEST(AnyPlanInMixedPrecisionTest, MasterWeightsAreThoseOfOneDevice) {
   const double rounding = RelativeDistance(Weights(kOneDevice, f32, kSteps), one);
   EXPECT_GT(rounding, 0);
   EXPECT_LT(rounding, 1e-3);
-  // Seen: 1.1e-4. Products of fewer rows may add up their terms in another order, and AdamW amplifies
-  // the few elements that are rounded the other way.
+  // Seen: 1.1e-4. Products of fewer rows may add up their terms in another order, and AdamW
+  // amplifies the few elements that are rounded the other way.
   constexpr double kF32Tolerance = 2e-4;
   for (const auto& [layout, tolerance] :
        {std::pair{Layout{"dp=4", 4, 2, "1f1b"}, kF32Tolerance},

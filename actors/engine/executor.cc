@@ -345,7 +345,9 @@ void DeviceExecutor::Start(uint32_t index) {
     LaneStream& lane = StreamOf(phase);
     lane.Promise(NumPhaseMarks());
     for (size_t other = 0; other < kNumLanes; ++other) {
-      if ((phase.joined_lanes >> other & 1) != 0) lane.Follow(*streams_[other]);
+      if ((phase.joined_lanes >> other & 1) == 0) continue;
+      lane.Follow(*streams_[other]);
+      FollowCopies(static_cast<Lane>(other), &lane);
     }
     FollowSources(index);
     if (is_tracing_) {
@@ -436,7 +438,7 @@ void DeviceExecutor::FinishLaunch(uint32_t index) {
   const Phase& phase = phases_[index];
   Progress& progress = progress_[index];
   if (phase.num_stream_comms > 0) JoinStreamComms(phase);
-  if (phase.num_copies > 0) JoinCopies(phase);
+  if (phase.num_copies > 0) FollowCopies(phase.lane, &StreamOf(phase));
   progress.is_running = false;
   ++progress.next_instance;
   switch (phase.lane) {

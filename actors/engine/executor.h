@@ -293,7 +293,7 @@ class DeviceExecutor {
   void LaunchStreamComm(uint32_t actor, uint32_t phase);
   void JoinStreamComms(const Phase& phase);
   void LaunchCopy(uint32_t actor, uint32_t phase);
-  void JoinCopies(const Phase& phase);
+  void FollowCopies(planner::Lane lane, LaneStream* stream);
   bool PollCopies();
   void FollowSources(uint32_t phase);
   void Send(const uint32_t* messages, uint32_t count, Progress* progress);

@@ -77,6 +77,7 @@ void DeviceExecutor::FollowSources(uint32_t index) {
     LaneStream& other = StreamOf(phases_[source.phase]);
     if (instance >= progress_[source.phase].next_instance) {
       stream.Follow(other);  // it is being launched
+      FollowCopies(phases_[source.phase].lane, &stream);
       continue;
     }
     const std::vector<InstanceEnd>& ends = instance_ends_[source.phase];
@@ -266,15 +267,15 @@ void DeviceExecutor::LaunchCopy(uint32_t index, uint32_t phase_index) {
   stream.stream().Record(copy.done.get());
   if (is_tracing_) stream.Record(mark);
   Send(messages_.data() + actor.first_message, actor.num_early, &progress);
+  AddTokens(actor);
 }
 
-// All of the phase has been launched: like JoinStreamComms.
-void DeviceExecutor::JoinCopies(const Phase& phase) {
+// `stream` comes after the copies that phases of the lane have been given so far. A phase follows
+// its own at its end, and those of other lanes where it follows these, as the phase that it has
+// tokens of may not have ended.
+void DeviceExecutor::FollowCopies(Lane lane, LaneStream* stream) {
   for (CopyStream& copies : copy_streams_) {
-    if (copies.lane == phase.lane) StreamOf(phase).Follow(*copies.stream);
-  }
-  for (uint32_t i = 0; i < phase.num_copies; ++i) {
-    AddTokens(actors_[memory_copies_[phase.first_copy + i].actor]);
+    if (copies.lane == lane) stream->Follow(*copies.stream);
   }
 }
 

@@ -120,14 +120,13 @@ class Linker {
   void LinkCopy(const graph::KernelSpec& spec, uint32_t index, Actor* actor) {
     actor->part = static_cast<uint32_t>(out_.memory_copies.size());
     MemoryCopy& copy = out_.memory_copies.emplace_back();
-    copy.actor = index;
     copy.num_bytes = spec.inputs[0].num_bytes();
     copy.kind = spec.op == "to_host" ? CopyKind::kDeviceToHost : CopyKind::kHostToDevice;
     Phase& phase = out_.phases[phase_of_[index]];
     if (target_.device->is_synchronous() || phase.lane == planner::Lane::kFloating) return;
     copy.stream = CopyStreamOf(phase.lane, copy.kind);
     copy.done = target_.device->CreateEvent();
-    if (phase.num_copies++ == 0) phase.first_copy = actor->part;
+    ++phase.num_copies;
   }
 
   uint32_t CopyStreamOf(planner::Lane lane, CopyKind kind) {

@@ -133,8 +133,7 @@ struct Phase {
   uint32_t num_on_stream = 0;                    // actors that run on the phase's stream
   uint32_t first_stream_comm = 0;                // into stream_comms
   uint32_t num_stream_comms = 0;                 // that its actors run, in planned order
-  uint32_t first_copy = 0;                       // into memory_copies
-  uint32_t num_copies = 0;                       // those that have streams of their own
+  uint32_t num_copies = 0;                       // copies that have streams of their own
   uint32_t first_fetch = 0;                      // into fetches
   uint32_t num_fetches = 0;                      // fetches among its actors
   uint32_t first_start = 0;                      // into starts
@@ -162,7 +161,6 @@ struct HostCopy {
 
 // Between the memories of the device and its host.
 struct MemoryCopy {
-  uint32_t actor = 0;                       // that it is
   uint64_t num_bytes = 0;                   // of the value
   CopyKind kind = CopyKind::kHostToDevice;  // from host to device or the other way
   uint32_t stream = planner::kNone;         // into copy_streams; kNone: the stream of its phase
