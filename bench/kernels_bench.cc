@@ -48,13 +48,17 @@ void Register(const std::string& name, std::string op, graph::Attributes attribu
       [spec = std::move(spec), flops](benchmark::State& state) { RunKernel(state, spec, flops); });
 }
 
+// What the names of benchmarks in other types than f32 end with.
+std::string SuffixOf(DType dtype) {
+  return dtype == DType::kF32 ? std::string() : fmt::format("_{}", penstock::Name(dtype));
+}
+
 // Gradients of weights are f32, whatever the operands are.
 void RegisterProducts(int64_t tokens, int64_t width, DType dtype) {
   struct Product {
     int64_t m, n, k;
   };
-  const std::string suffix =
-      dtype == DType::kF32 ? std::string() : fmt::format("_{}", penstock::Name(dtype));
+  const std::string suffix = SuffixOf(dtype);
   graph::Attributes weight_grad = {{"transpose_a", true}};
   if (dtype != DType::kF32) weight_grad.Set("dtype", DType::kF32);
   for (const auto& [m, n, k] :
@@ -157,8 +161,8 @@ void RegisterNarrow() {
 }
 
 // A convolution and its gradients, of square images that are padded by half a kernel.
-void RegisterConvolution(int64_t batch, int64_t from, int64_t image, int64_t to, int64_t kernel,
-                         int64_t stride) {
+void RegisterConvolution(DType dtype, int64_t batch, int64_t from, int64_t image, int64_t to,
+                         int64_t kernel, int64_t stride) {
   const int64_t size = (image - 1) / stride + 1;
   const double flops = 2.0 * static_cast<double>(batch * to * size * size * from * kernel * kernel);
   const graph::Attributes attributes = {
@@ -168,14 +172,18 @@ void RegisterConvolution(int64_t batch, int64_t from, int64_t image, int64_t to,
   of_input.Set("plane", graph::AttrValue::Ints({image, image}));
   graph::Attributes of_weight = attributes;
   of_weight.Set("kernel", graph::AttrValue::Ints({kernel, kernel}));
-  const TileDesc x = Whole({batch, from, image, image});
-  const TileDesc w = Whole({to, from, kernel, kernel});
-  const TileDesc y = Whole({batch, to, size, size});
-  const std::string sizes = fmt::format("{}x{}x{}x{}_to_{}_{}x{}_by_{}", batch, from, image, image,
-                                        to, kernel, kernel, stride);
-  Register("conv2d/" + sizes, "conv2d", attributes, {x, w}, {y}, flops);
-  Register("conv2d_input_grad/" + sizes, "conv2d_input_grad", of_input, {w, y}, {x}, flops);
-  Register("conv2d_weight_grad/" + sizes, "conv2d_weight_grad", of_weight, {x, y}, {w}, flops);
+  if (dtype != DType::kF32) of_weight.Set("dtype", DType::kF32);
+  const TileDesc x = Whole({batch, from, image, image}, dtype);
+  const TileDesc w = Whole({to, from, kernel, kernel}, dtype);
+  const TileDesc dw = Whole(w.shape);
+  const TileDesc y = Whole({batch, to, size, size}, dtype);
+  const auto name = [&](const char* op) {
+    return fmt::format("{}{}/{}x{}x{}x{}_to_{}_{}x{}_by_{}", op, SuffixOf(dtype), batch, from,
+                       image, image, to, kernel, kernel, stride);
+  };
+  Register(name("conv2d"), "conv2d", attributes, {x, w}, {y}, flops);
+  Register(name("conv2d_input_grad"), "conv2d_input_grad", of_input, {w, y}, {x}, flops);
+  Register(name("conv2d_weight_grad"), "conv2d_weight_grad", of_weight, {x, y}, {dw}, flops);
 }
 
 // What else a step of resnet18 spends its time on.
@@ -205,14 +213,18 @@ void RegisterImages(int64_t batch, int64_t channels, int64_t image) {
 
 // The layers of resnet18, each size once.
 void RegisterResnet18(int64_t batch) {
-  RegisterConvolution(batch, 3, 224, 64, 7, 2);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    RegisterConvolution(dtype, batch, 3, 224, 64, 7, 2);
+    for (int64_t channels = 64, image = 56; channels <= 512; channels *= 2, image /= 2) {
+      RegisterConvolution(dtype, batch, channels, image, channels, 3, 1);
+      if (channels == 512) break;
+      RegisterConvolution(dtype, batch, channels, image, 2 * channels, 3, 2);
+      RegisterConvolution(dtype, batch, channels, image, 2 * channels, 1, 2);
+    }
+  }
   RegisterImages(batch, 64, 112);
   for (int64_t channels = 64, image = 56; channels <= 512; channels *= 2, image /= 2) {
-    RegisterConvolution(batch, channels, image, channels, 3, 1);
     RegisterImages(batch, channels, image);
-    if (channels == 512) break;
-    RegisterConvolution(batch, channels, image, 2 * channels, 3, 2);
-    RegisterConvolution(batch, channels, image, 2 * channels, 1, 2);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/status_macros.h"
 #include "kernels/cpu/cpu_kernel.h"
+#include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/onednn_convolution.h"
 
 namespace penstock::kernels {
@@ -153,7 +154,7 @@ class DirectConvolution : public CpuKernel {
   const ConvolutionShape shape_;
 };
 
-// ---- f32.
+// ---- f32 and bf16.
 
 bool IsEmpty(const ConvolutionShape& s) {
   return s.x_size() == 0 || s.w_size() == 0 || s.y_size() == 0;
@@ -169,12 +170,12 @@ ConvolutionShape PieceOf(ConvolutionShape shape, int piece, int num_pieces) {
   return shape;
 }
 
-size_t TensorBytes(int64_t elements) {
+size_t F32Bytes(int64_t elements) {
   return (static_cast<size_t>(elements) * sizeof(float) + 63) / 64 * 64;
 }
 
-// Each thread computes a part of the batch; of the gradient of the weights, these are terms that
-// are then added up in order.
+// Each thread computes a part of the batch; of the gradient of the weights, these are terms in f32
+// that are then added up in order.
 class BatchConvolution : public CpuKernel {
  public:
   static KernelOr Create(const KernelSpec& spec, Device& device, ConvolutionPass pass) {
@@ -184,7 +185,8 @@ class BatchConvolution : public CpuKernel {
     for (int i = 0; i < count; ++i) {
       Piece& piece = kernel->pieces_.emplace_back();
       piece.shape = PieceOf(kernel->shape_, i, count);
-      ASSIGN_OR_RETURN(piece.convolution, OneDnnConvolution::Create(piece.shape, pass));
+      ASSIGN_OR_RETURN(piece.convolution,
+                       OneDnnConvolution::Create(piece.shape, pass, MainDType(spec)));
     }
     return kernel;
   }
@@ -201,11 +203,11 @@ class BatchConvolution : public CpuKernel {
         const ConvolutionShape piece = PieceOf(shape, i, count);
         const auto [at, is_new] = bytes_of.try_emplace(piece.n, 0);
         if (is_new) {
-          const auto made = OneDnnConvolution::Create(piece, pass);
+          const auto made = OneDnnConvolution::Create(piece, pass, MainDType(spec));
           if (made.ok()) at->second = (*made)->workspace_bytes();  // Create reports what is wrong
         }
         bytes += at->second;
-        if (pass == ConvolutionPass::kWeightGradient) bytes += TensorBytes(shape.w_size());
+        if (pass == ConvolutionPass::kWeightGradient) bytes += F32Bytes(shape.w_size());
       }
       most = std::max(most, bytes);
     }
@@ -216,14 +218,15 @@ class BatchConvolution : public CpuKernel {
       : CpuKernel(spec, device), pass_(pass), shape_(ShapeOf(spec, pass)) {}
 
   absl::Status Run(const KernelArgs& args) override {
-    float* result = Output<float>(args, 0);
-    const bool sums = pass_ == ConvolutionPass::kWeightGradient;
     if (pieces_.empty()) {
-      if (!AddsToOutputs(args)) std::fill_n(result, spec_.outputs[0].num_elements(), 0.0F);
+      if (AddsToOutputs(args)) return absl::OkStatus();
+      std::fill_n(Output<float>(args, 0), spec_.outputs[0].num_elements(), 0.0F);
       return absl::OkStatus();
     }
-    const float* a = Input<float>(args, 0);
-    const float* b = Input<float>(args, 1);
+    const auto* a = static_cast<const std::byte*>(args.inputs[0]);
+    const auto* b = static_cast<const std::byte*>(args.inputs[1]);
+    auto* result = static_cast<std::byte*>(args.outputs[0]);
+    const auto element_bytes = static_cast<int64_t>(ByteSize(MainDType(spec_)));
     auto* workspace = static_cast<std::byte*>(args.workspace);
     for (Piece& piece : pieces_) {
       piece.workspace = workspace;
@@ -233,19 +236,19 @@ class BatchConvolution : public CpuKernel {
       piece.result = result;
       switch (pass_) {
         case ConvolutionPass::kResult:
-          a += piece.shape.x_size();
-          result += piece.shape.y_size();
+          a += piece.shape.x_size() * element_bytes;
+          result += piece.shape.y_size() * element_bytes;
           break;
         case ConvolutionPass::kInputGradient:
-          b += piece.shape.y_size();
-          result += piece.shape.x_size();
+          b += piece.shape.y_size() * element_bytes;
+          result += piece.shape.x_size() * element_bytes;
           break;
         case ConvolutionPass::kWeightGradient:
-          a += piece.shape.x_size();
-          b += piece.shape.y_size();
-          if (&piece == &pieces_[0] && !AddsToOutputs(args)) break;
-          piece.result = reinterpret_cast<float*>(workspace);
-          workspace += TensorBytes(shape_.w_size());
+          a += piece.shape.x_size() * element_bytes;
+          b += piece.shape.y_size() * element_bytes;
+          if (&piece == &pieces_[0] && !AddsToOutputs(args) && !rounds_sum_) break;
+          piece.result = workspace;
+          workspace += F32Bytes(shape_.w_size());
           break;
       }
     }
@@ -257,7 +260,7 @@ class BatchConvolution : public CpuKernel {
           }
         });
     for (const Piece& piece : pieces_) RETURN_IF_ERROR(piece.status);
-    if (sums) AddTerms(Output<float>(args, 0));
+    if (pass_ == ConvolutionPass::kWeightGradient) AddTerms(args);
     return absl::OkStatus();
   }
 
@@ -266,29 +269,45 @@ class BatchConvolution : public CpuKernel {
     ConvolutionShape shape;
     std::unique_ptr<OneDnnConvolution> convolution;
     // Of one run.
-    const float* a = nullptr;
-    const float* b = nullptr;
-    float* result = nullptr;
+    const std::byte* a = nullptr;
+    const std::byte* b = nullptr;
+    std::byte* result = nullptr;
     std::byte* workspace = nullptr;
     absl::Status status;
   };
 
-  void AddTerms(float* sum) {
+  void AddTerms(const KernelArgs& args) {
+    void* result = rounds_sum_ ? pieces_[0].result : args.outputs[0];
+    auto* sum = static_cast<float*>(result);
     pool_.ParallelFor(shape_.w_size(), kGrain, [&](int64_t begin, int64_t end, int) {
       for (const Piece& piece : pieces_) {
-        if (piece.result == sum) continue;
-        for (int64_t i = begin; i < end; ++i) sum[i] += piece.result[i];
+        if (piece.result == result) continue;
+        const auto* term = reinterpret_cast<const float*>(piece.result);
+        for (int64_t i = begin; i < end; ++i) sum[i] += term[i];
+      }
+      if (!rounds_sum_) return;
+      auto* dw = Output<BFloat16>(args, 0) + begin;
+      if (AddsToOutputs(args)) {
+        Map(
+            end - begin, [](auto a, auto b) { return a + b; }, dw, dw, sum + begin);
+      } else {
+        Map(
+            end - begin, [](auto v) { return v; }, dw, sum + begin);
       }
     });
   }
 
   const ConvolutionPass pass_;
   const ConvolutionShape shape_;
+  const bool rounds_sum_ =  // of the gradient of the weights
+      pass_ == ConvolutionPass::kWeightGradient && spec_.outputs[0].dtype == DType::kBF16;
   std::vector<Piece> pieces_;  // none where there is nothing to compute
 };
 
-bool GoesThroughOneDnn(const KernelSpec& spec) {
-  return MainDType(spec) == DType::kF32 && HasOneDnnConvolutions();
+bool GoesThroughOneDnn(const KernelSpec& spec, ConvolutionPass pass) {
+  const ConvolutionShape shape = ShapeOf(spec, pass);
+  const DType dtype = MainDType(spec);
+  return (dtype == DType::kF32 || !IsEmpty(shape)) && HasOneDnnConvolution(shape, pass, dtype);
 }
 
 }  // namespace
@@ -296,11 +315,11 @@ bool GoesThroughOneDnn(const KernelSpec& spec) {
 KernelDef ConvolutionDef(ConvolutionPass pass) {
   return {.workspace_bytes =
               [pass](const KernelSpec& spec, int num_threads) {
-                if (!GoesThroughOneDnn(spec)) return size_t{0};
+                if (!GoesThroughOneDnn(spec, pass)) return size_t{0};
                 return BatchConvolution::WorkspaceBytes(spec, pass, num_threads);
               },
           .create = [pass](const KernelSpec& spec, Device& device, Stream& stream) -> KernelOr {
-            if (!GoesThroughOneDnn(spec)) {
+            if (!GoesThroughOneDnn(spec, pass)) {
               return CreateKernel<DirectConvolution, TypeList<float, double>>(spec, device, stream,
                                                                               pass);
             }

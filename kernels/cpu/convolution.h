@@ -1,5 +1,6 @@
 // The three passes of conv2d over tiles: the result, the gradient of the images and that of the
-// weights. f32 runs in oneDNN, each thread on its part of the batch; other floats run in loops.
+// weights. f32, and bf16 where the processor computes in it, run in oneDNN, each thread on its part
+// of the batch; other floats run in loops.
 //
 // Thread rule: as kernel.h.
 

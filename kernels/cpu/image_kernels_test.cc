@@ -1,6 +1,6 @@
-// Convolutions in f32, which oneDNN computes, against those in f64, which loops compute; on several
-// threads, in micro-batches and on tiles without elements. Poolings and batch normalization with
-// the numbers that PyTorch 2 gives.
+// Convolutions in f32 and bf16, which oneDNN computes, against those in f64, which loops compute;
+// on several threads, in micro-batches and on tiles without elements. Poolings and batch
+// normalization with the numbers that PyTorch 2 gives.
 
 #include <algorithm>
 #include <cmath>
@@ -20,6 +20,7 @@
 #include "base/random.h"
 #include "graph/op.h"
 #include "kernels/cpu/cpu_kernel.h"
+#include "kernels/cpu/onednn_matmul.h"
 #include "tests/support/interpreter.h"
 
 namespace penstock::testing {
@@ -50,13 +51,14 @@ double Tolerance(DType dtype) { return dtype == DType::kF32 ? 1e-5 : 1e-13; }
 std::vector<double> ValuesOf(const Tensor& tensor) {
   std::vector<double> values;
   for (int64_t i = 0; i < tensor.num_elements(); ++i) {
-    values.push_back(tensor.dtype() == DType::kF32 ? tensor.As<float>()[i]
-                                                   : tensor.As<double>()[i]);
+    values.push_back(tensor.dtype() == DType::kBF16  ? ToFloat(tensor.As<BFloat16>()[i])
+                     : tensor.dtype() == DType::kF32 ? tensor.As<float>()[i]
+                                                     : tensor.As<double>()[i]);
   }
   return values;
 }
 
-// Small integers, which f32 adds up without rounding.
+// Small integers, which are exact in bf16 and which f32 adds up without rounding.
 Tensor Draw(const Shape& shape, uint32_t stream, DType dtype) {
   Tensor tensor({dtype, shape});
   for (int64_t i = 0; i < tensor.num_elements(); ++i) {
@@ -64,6 +66,8 @@ Tensor Draw(const Shape& shape, uint32_t stream, DType dtype) {
     const int value = static_cast<int>(word % 9) - 4;
     if (dtype == DType::kF32) {
       tensor.As<float>()[i] = static_cast<float>(value);
+    } else if (dtype == DType::kBF16) {
+      tensor.As<BFloat16>()[i] = ToBFloat16(static_cast<float>(value));
     } else {
       tensor.As<double>()[i] = value;
     }
@@ -119,37 +123,115 @@ std::vector<ConvolutionCase> ConvolutionCases() {
       // More images than are computed at once.
       {{11, 16, 48, 48}, {16, 16, 3, 3}, {{"padding", Ints({1, 1})}}},
       {{1, 1, 5, 5}, {1, 1, 5, 5}, {{"padding", Ints({6, 6})}}},
+      // More channels than are added up at once.
+      {{2, 600, 5, 5}, {32, 600, 1, 1}, {}},
+      {{2, 24, 6, 6}, {600, 24, 3, 3}, {{"padding", Ints({1, 1})}}},
   };
 }
 
-TEST_F(ImageKernelsTest, ConvolutionsInSinglePrecisionAreExactOnIntegers) {
+// In bf16, a result is the exact one, rounded once.
+TEST_F(ImageKernelsTest, ConvolutionsInOneDnnAreExactOnIntegers) {
+  const auto in_bf16 = [](std::vector<std::vector<double>> results) {
+    for (double& value : results[0]) value = ToFloat(ToBFloat16(static_cast<float>(value)));
+    return results;
+  };
   for (const ConvolutionCase& test : ConvolutionCases()) {
     SCOPED_TRACE(penstock::ToString(test.x) + " " + penstock::ToString(test.w));
-    const std::vector<Tensor> operands = {Draw(test.x, 1, DType::kF32),
-                                          Draw(test.w, 2, DType::kF32)};
-    const std::vector<Tensor> exact = {Draw(test.x, 1, DType::kF64), Draw(test.w, 2, DType::kF64)};
-    const Shape y = SpecOf("conv2d", test.attributes, exact).outputs[0].shape;
+    const auto draw = [&](DType dtype) {
+      return std::vector<Tensor>{Draw(test.x, 1, dtype), Draw(test.w, 2, dtype)};
+    };
+    const Shape y = SpecOf("conv2d", test.attributes, draw(DType::kF64)).outputs[0].shape;
     Attributes of_input = test.attributes;
     of_input.Set("plane", Ints({test.x[2], test.x[3]}));
     Attributes of_weight = test.attributes;
     of_weight.Set("kernel", Ints({test.w[2], test.w[3]}));
+    Attributes of_weight_in_f32 = of_weight;
+    of_weight_in_f32.Set("dtype", DType::kF32);
+    const auto forward = [&](DType dtype, int threads) {
+      return Run("conv2d", test.attributes, draw(dtype), threads);
+    };
+    const auto input_grad = [&](DType dtype, int threads) {
+      return Run("conv2d_input_grad", of_input, {draw(dtype)[1], Draw(y, 3, dtype)}, threads);
+    };
+    const auto weight_grad = [&](const Attributes& attributes, DType dtype, int threads) {
+      return Run("conv2d_weight_grad", attributes, {draw(dtype)[0], Draw(y, 3, dtype)}, threads);
+    };
+    const auto exact_y = forward(DType::kF64, 1);
+    const auto exact_dx = input_grad(DType::kF64, 1);
+    const auto exact_dw = weight_grad(of_weight, DType::kF64, 1);
     for (const int threads : {1, 2, 3}) {
-      EXPECT_EQ(Run("conv2d", test.attributes, operands, threads),
-                Run("conv2d", test.attributes, exact));
-      EXPECT_EQ(Run("conv2d_input_grad", of_input, {operands[1], Draw(y, 3, DType::kF32)}, threads),
-                Run("conv2d_input_grad", of_input, {exact[1], Draw(y, 3, DType::kF64)}));
-      EXPECT_EQ(
-          Run("conv2d_weight_grad", of_weight, {operands[0], Draw(y, 3, DType::kF32)}, threads),
-          Run("conv2d_weight_grad", of_weight, {exact[0], Draw(y, 3, DType::kF64)}));
+      EXPECT_EQ(forward(DType::kF32, threads), exact_y);
+      EXPECT_EQ(input_grad(DType::kF32, threads), exact_dx);
+      EXPECT_EQ(weight_grad(of_weight, DType::kF32, threads), exact_dw);
+      EXPECT_EQ(forward(DType::kBF16, threads), in_bf16(exact_y));
+      EXPECT_EQ(input_grad(DType::kBF16, threads), in_bf16(exact_dx));
+      EXPECT_EQ(weight_grad(of_weight, DType::kBF16, threads), in_bf16(exact_dw));
+      EXPECT_EQ(weight_grad(of_weight_in_f32, DType::kBF16, threads), exact_dw);
     }
   }
 }
 
+// Where the processor computes in bf16, operands are not converted to f32 in the workspace.
+TEST_F(ImageKernelsTest, ConvolutionsInBFloat16ConvertNothing) {
+  if (kernels::OneDnnBf16Unit() == kernels::Bf16Unit::kNone) {
+    GTEST_SKIP() << "no oneDNN, or a processor without bf16";
+  }
+  const Shape x = {8, 64, 28, 28};
+  const Attributes padded = {{"padding", Ints({1, 1})}};
+  Attributes of_input = padded;
+  of_input.Set("plane", Ints({28, 28}));
+  Attributes of_weight = padded;
+  of_weight.Set("kernel", Ints({3, 3}));
+  of_weight.Set("dtype", DType::kF32);
+  const auto expect_less = [&](const std::string& op, const Attributes& attributes, const Shape& a,
+                               const Shape& b) {
+    const auto bytes = [&](DType dtype) {
+      return kernels_.Find(op)->workspace_bytes(
+          SpecOf(op, attributes, {Draw(a, 1, dtype), Draw(b, 2, dtype)}), 1);
+    };
+    const size_t x_in_f32 = 8 * 64 * 28 * 28 * sizeof(float);
+    EXPECT_LT(bytes(DType::kBF16), bytes(DType::kF32) + x_in_f32) << op;
+  };
+  expect_less("conv2d", padded, x, {64, 64, 3, 3});
+  expect_less("conv2d_input_grad", of_input, {64, 64, 3, 3}, x);
+  expect_less("conv2d_weight_grad", of_weight, x, x);
+}
+
+TEST_F(ImageKernelsTest, ConvolutionsInBFloat16AreRepeatable) {
+  Tensor x({DType::kBF16, {5, 19, 9, 10}});
+  Tensor w({DType::kBF16, {24, 19, 3, 3}});
+  for (Tensor* tensor : {&x, &w}) {
+    for (int64_t i = 0; i < tensor->num_elements(); ++i) {
+      tensor->As<BFloat16>()[i] =
+          ToBFloat16(static_cast<float>(RandomUniform({.seed = 7}, static_cast<uint64_t>(i))));
+    }
+  }
+  Tensor dy({DType::kBF16, {5, 24, 7, 8}});
+  std::copy_n(x.As<BFloat16>(), dy.num_elements(), dy.As<BFloat16>());
+  const Attributes of_weight = {{"kernel", Ints({3, 3})}, {"dtype", DType::kF32}};
+  for (const int threads : {1, 3}) {
+    const auto run_all = [&] {
+      return std::vector{Run("conv2d", {}, {x, w}, threads),
+                         Run("conv2d_input_grad", {{"plane", Ints({9, 10})}}, {w, dy}, threads),
+                         Run("conv2d_weight_grad", of_weight, {x, dy}, threads)};
+    };
+    EXPECT_EQ(run_all(), run_all());
+  }
+}
+
 TEST_F(ImageKernelsTest, WeightGradientsAddUpOverMicrobatches) {
-  for (const DType dtype : {DType::kF32, DType::kF64}) {
+  struct Case {
+    DType operands;
+    DType sum;
+  };
+  for (const auto& [dtype, sum_dtype] :
+       {Case{DType::kF32, DType::kF32}, Case{DType::kF64, DType::kF64},
+        Case{DType::kBF16, DType::kF32}, Case{DType::kBF16, DType::kBF16}}) {
     const std::vector<Tensor> operands = {Draw({3, 4, 5, 5}, 1, dtype),
                                           Draw({3, 6, 3, 3}, 2, dtype)};
-    kernels::KernelSpec spec = SpecOf("conv2d_weight_grad", {{"kernel", Ints({3, 3})}}, operands);
+    Attributes attributes = {{"kernel", Ints({3, 3})}};
+    if (sum_dtype != dtype) attributes.Set("dtype", sum_dtype);
+    kernels::KernelSpec spec = SpecOf("conv2d_weight_grad", attributes, operands);
     spec.accumulate = true;
     const auto device = CreateCpuDevice(2);
     const kernels::KernelDef& def = *kernels_.Find(spec.op);
@@ -158,7 +240,7 @@ TEST_F(ImageKernelsTest, WeightGradientsAddUpOverMicrobatches) {
     ASSERT_TRUE(kernel.ok()) << kernel.status();
     std::vector<double> workspace(def.workspace_bytes(spec, 2) / sizeof(double) + 16);
     auto aligned = (reinterpret_cast<uintptr_t>(workspace.data()) + 63) / 64 * 64;
-    Tensor sum({dtype, spec.outputs[0].shape});
+    Tensor sum({sum_dtype, spec.outputs[0].shape});
     void* inputs[] = {const_cast<void*>(operands[0].data()), const_cast<void*>(operands[1].data())};
     void* outputs[] = {sum.data()};
     kernels::KernelArgs args;
@@ -176,7 +258,7 @@ TEST_F(ImageKernelsTest, WeightGradientsAddUpOverMicrobatches) {
 
 // The part of a device that has nothing of a dimension that is split unevenly.
 TEST_F(ImageKernelsTest, TilesWithoutElementsGiveZeros) {
-  for (const DType dtype : {DType::kF32, DType::kF64}) {
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
     const std::vector<Tensor> no_images = {Draw({0, 2, 4, 4}, 1, dtype),
                                            Draw({0, 3, 3, 3}, 2, dtype)};
     EXPECT_EQ(Run("conv2d_weight_grad", {{"kernel", Ints({2, 2})}}, no_images)[0],

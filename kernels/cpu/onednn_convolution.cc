@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 
 #include "base/strings.h"
 #include "kernels/cpu/onednn.h"
+#include "kernels/cpu/onednn_matmul.h"
 
 namespace penstock::kernels {
 namespace {
@@ -21,25 +23,30 @@ constexpr size_t kAlignment = 64;
 
 size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// x, w and y as they lie in tiles, of `images` images.
-std::array<memory::desc, 3> PlainLayouts(const ConvolutionShape& shape, int64_t images) {
+using Layouts = std::array<memory::desc, 3>;  // of x, w and y
+
+// x, w and y, in `type`, as they lie in tiles, of `images` images. Gradients of weights are f32.
+Layouts PlainLayouts(const ConvolutionShape& shape, ConvolutionPass pass, memory::data_type type,
+                     int64_t images) {
   using Tag = memory::format_tag;
-  const auto f32 = memory::data_type::f32;
+  const auto of_w = pass == ConvolutionPass::kWeightGradient ? memory::data_type::f32 : type;
   const auto& [taps_h, taps_w] = shape.window;
   const memory::dims x = {images, shape.groups * shape.c, shape.in[0], shape.in[1]};
   const memory::dims y = {images, shape.groups * shape.o, shape.out[0], shape.out[1]};
   const memory::desc w =
-      shape.groups == 1 ? memory::desc({shape.o, shape.c, taps_h.taps, taps_w.taps}, f32, Tag::oihw)
-                        : memory::desc({shape.groups, shape.o, shape.c, taps_h.taps, taps_w.taps},
-                                       f32, Tag::goihw);
-  return {memory::desc(x, f32, Tag::nchw), w, memory::desc(y, f32, Tag::nchw)};
+      shape.groups == 1
+          ? memory::desc({shape.o, shape.c, taps_h.taps, taps_w.taps}, of_w, Tag::oihw)
+          : memory::desc({shape.groups, shape.o, shape.c, taps_h.taps, taps_w.taps}, of_w,
+                         Tag::goihw);
+  return {memory::desc(x, type, Tag::nchw), w, memory::desc(y, type, Tag::nchw)};
 }
 
 // A pass with the layouts that it wants: x, w and y, or their gradients.
 struct CompiledPass {
   dnnl::primitive primitive;
-  std::array<memory::desc, 3> layouts;
+  Layouts layouts;
   memory::desc scratchpad;
+  bool is_reference = false;  // a loop over elements, which is there for tests
 };
 
 // What a pass of a convolution is made for, beside its layouts.
@@ -64,7 +71,6 @@ dnnl::primitive_attr UserScratchpad() {
   return attributes;
 }
 
-using Layouts = std::array<memory::desc, 3>;  // of x, w and y
 using Forward = dnnl::convolution_forward;
 
 #if DNNL_VERSION_MAJOR >= 3
@@ -125,33 +131,54 @@ typename Backward::primitive_desc DescribeBackward(const dnnl::engine& engine,
 
 #endif
 
-CompiledPass Compile(const ConvolutionShape& shape, ConvolutionPass pass, int64_t images,
-                     const dnnl::engine& engine) {
-  Layouts layouts = PlainLayouts(shape, images);
+bool IsReference(const char* implementation) {
+  return std::string_view(implementation).starts_with("ref");
+}
+
+CompiledPass Compile(const ConvolutionShape& shape, ConvolutionPass pass, memory::data_type type,
+                     int64_t images, const dnnl::engine& engine) {
+  Layouts of_forward = PlainLayouts(shape, ConvolutionPass::kResult, type, images);
+  Layouts layouts = PlainLayouts(shape, pass, type, images);
+  for (memory::desc& layout : of_forward) layout = AnyLayout(layout);
   for (memory::desc& layout : layouts) layout = AnyLayout(layout);
   const Geometry geometry(shape.window);
-  const auto forward = DescribeForward(engine, layouts, geometry);
+  const auto forward = DescribeForward(engine, of_forward, geometry);
   switch (pass) {
     case ConvolutionPass::kInputGradient: {
       using Backward = dnnl::convolution_backward_data;
       const auto made = DescribeBackward<Backward>(engine, layouts, geometry, forward);
       return {Backward(made),
               {made.diff_src_desc(), made.weights_desc(), made.diff_dst_desc()},
-              made.scratchpad_desc()};
+              made.scratchpad_desc(),
+              IsReference(made.impl_info_str())};
     }
     case ConvolutionPass::kWeightGradient: {
       using Backward = dnnl::convolution_backward_weights;
       const auto made = DescribeBackward<Backward>(engine, layouts, geometry, forward);
       return {Backward(made),
               {made.src_desc(), made.diff_weights_desc(), made.diff_dst_desc()},
-              made.scratchpad_desc()};
+              made.scratchpad_desc(),
+              IsReference(made.impl_info_str())};
     }
     case ConvolutionPass::kResult:
       break;
   }
   return {Forward(forward),
           {forward.src_desc(), forward.weights_desc(), forward.dst_desc()},
-          forward.scratchpad_desc()};
+          forward.scratchpad_desc(),
+          IsReference(forward.impl_info_str())};
+}
+
+memory::data_type TypeOf(DType dtype) {
+  return dtype == DType::kBF16 ? memory::data_type::bf16 : memory::data_type::f32;
+}
+
+// How many images are computed at once.
+int64_t ImagesAtOnce(const ConvolutionShape& shape, ConvolutionPass pass, DType dtype) {
+  if (pass == ConvolutionPass::kWeightGradient) return shape.n;
+  const int64_t image_bytes =
+      static_cast<int64_t>(ByteSize(dtype)) * ((shape.x_size() + shape.y_size()) / shape.n);
+  return std::clamp<int64_t>(kChunkBytes / std::max<int64_t>(image_bytes, 1), 1, shape.n);
 }
 
 absl::Status Failed(const dnnl::error& error) {
@@ -165,8 +192,8 @@ struct Side {
   memory used;  // `plain` itself where the layouts are equal
   dnnl::primitive reorder;
   bool is_copied = false;
-  size_t offset = 0;   // of the copy in the workspace
-  int64_t stride = 0;  // elements from a chunk to the next; 0: the same for all
+  size_t offset = 0;  // of the copy in the workspace
+  size_t stride = 0;  // bytes from a chunk to the next; 0: the same for all
 };
 
 // A number of images that are computed at once, and how often.
@@ -208,6 +235,7 @@ std::array<size_t, 3> PlacesOf(ConvolutionPass pass) {
 }  // namespace
 
 struct OneDnnConvolution::Impl {
+  memory::data_type type;
   std::array<int, 3> arguments;
   std::array<size_t, 3> places;
   dnnl::engine engine;
@@ -218,15 +246,15 @@ struct OneDnnConvolution::Impl {
                   int64_t count) const {
     Chunk chunk;
     chunk.count = count;
-    chunk.pass = Compile(shape, pass, images, engine);
-    const std::array<memory::desc, 3> plain = PlainLayouts(shape, images);
+    chunk.pass = Compile(shape, pass, type, images, engine);
+    const Layouts plain = PlainLayouts(shape, pass, type, images);
     for (size_t i = 0; i < 3; ++i) {
       Side& side = chunk.sides[i];
       const memory::desc& used = chunk.pass.layouts[i];
       side.plain = memory(plain[i], engine, DNNL_MEMORY_NONE);
       side.used = side.plain;
       side.is_copied = used != plain[i];
-      if (i != 1) side.stride = static_cast<int64_t>(plain[i].get_size() / sizeof(float));
+      if (i != 1) side.stride = plain[i].get_size();
       if (!side.is_copied) continue;
       side.used = memory(used, engine, DNNL_MEMORY_NONE);
       side.reorder = i == places[2] ? dnnl::reorder(side.used, side.plain)
@@ -251,7 +279,7 @@ struct OneDnnConvolution::Impl {
   }
 
   // Moves `sides` on by the chunks that were computed.
-  void RunChunk(Chunk& chunk, std::array<float*, 3>& sides, std::byte* workspace) const {
+  void RunChunk(Chunk& chunk, std::array<std::byte*, 3>& sides, std::byte* workspace) const {
     for (size_t i = 0; i < 3; ++i) {
       if (chunk.sides[i].is_copied) {
         chunk.sides[i].used.set_data_handle(workspace + chunk.sides[i].offset);
@@ -284,23 +312,30 @@ OneDnnConvolution::OneDnnConvolution(std::unique_ptr<Impl> impl) : impl_(std::mo
 
 OneDnnConvolution::~OneDnnConvolution() = default;
 
-bool HasOneDnnConvolutions() { return true; }
+bool HasOneDnnConvolution(const ConvolutionShape& shape, ConvolutionPass pass, DType dtype) {
+  if (dtype != DType::kBF16) return dtype == DType::kF32;
+  if (OneDnnBf16Unit() == Bf16Unit::kNone) return false;
+  RunOneDnnOnOneThread();
+  try {
+    const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+    const int64_t images = ImagesAtOnce(shape, pass, dtype);
+    return !Compile(shape, pass, TypeOf(dtype), images, engine).is_reference;
+  } catch (const dnnl::error&) {
+    return false;
+  }
+}
 
 absl::StatusOr<std::unique_ptr<OneDnnConvolution>> OneDnnConvolution::Create(
-    const ConvolutionShape& shape, ConvolutionPass pass) {
+    const ConvolutionShape& shape, ConvolutionPass pass, DType dtype) {
   RunOneDnnOnOneThread();
   try {
     auto impl = std::make_unique<Impl>();
+    impl->type = TypeOf(dtype);
     impl->arguments = ArgumentsOf(pass);
     impl->places = PlacesOf(pass);
     impl->engine = dnnl::engine(dnnl::engine::kind::cpu, 0);
     impl->stream = dnnl::stream(impl->engine);
-    int64_t images = shape.n;
-    if (pass != ConvolutionPass::kWeightGradient) {
-      const int64_t image_bytes =
-          static_cast<int64_t>(sizeof(float)) * ((shape.x_size() + shape.y_size()) / shape.n);
-      images = std::clamp<int64_t>(kChunkBytes / std::max<int64_t>(image_bytes, 1), 1, shape.n);
-    }
+    const int64_t images = ImagesAtOnce(shape, pass, dtype);
     impl->chunks.push_back(impl->MakeChunk(shape, pass, images, shape.n / images));
     const int64_t rest = shape.n % images;
     if (rest > 0) impl->chunks.push_back(impl->MakeChunk(shape, pass, rest, 1));
@@ -316,14 +351,13 @@ size_t OneDnnConvolution::workspace_bytes() const {
   return bytes;
 }
 
-absl::Status OneDnnConvolution::Run(const float* a, const float* b, float* result,
-                                    void* workspace) {
+absl::Status OneDnnConvolution::Run(const void* a, const void* b, void* result, void* workspace) {
   RunOneDnnOnOneThread();
-  std::array<float*, 3> sides;
+  std::array<std::byte*, 3> sides;
   // oneDNN takes what it only reads as mutable, too.
-  sides[impl_->places[0]] = const_cast<float*>(a);
-  sides[impl_->places[1]] = const_cast<float*>(b);
-  sides[impl_->places[2]] = result;
+  sides[impl_->places[0]] = static_cast<std::byte*>(const_cast<void*>(a));
+  sides[impl_->places[1]] = static_cast<std::byte*>(const_cast<void*>(b));
+  sides[impl_->places[2]] = static_cast<std::byte*>(result);
   try {
     for (Chunk& chunk : impl_->chunks) {
       impl_->RunChunk(chunk, sides, static_cast<std::byte*>(workspace));

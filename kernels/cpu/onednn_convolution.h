@@ -5,6 +5,9 @@
 // into and out of them a few at a time, so that the copies stay in the cache; the gradient of the
 // weights, which sums over images, takes all at once.
 //
+// Operands are f32 or bf16, and sums are f32. The result has the type of the operands, but
+// gradients of weights are f32.
+//
 // Thread rule: an object is used by one thread at a time, on which alone it runs.
 
 #ifndef PENSTOCK_KERNELS_CPU_ONEDNN_CONVOLUTION_H_
@@ -16,25 +19,29 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "base/dtype.h"
 #include "kernels/cpu/convolution.h"
 
 namespace penstock::kernels {
 
-// Whether this build has oneDNN. Without it nothing else here may be called.
-bool HasOneDnnConvolutions();
+// Whether oneDNN is to compute the pass of operands in `dtype`: in bf16, where the processor and
+// oneDNN have fast code for it. Otherwise nothing else here may be called.
+// REQUIRES: all extents are positive, unless dtype is f32.
+bool HasOneDnnConvolution(const ConvolutionShape& shape, ConvolutionPass pass, DType dtype);
 
 class OneDnnConvolution {
  public:
   // Compiles the code. REQUIRES: all extents are positive.
   static absl::StatusOr<std::unique_ptr<OneDnnConvolution>> Create(const ConvolutionShape& shape,
-                                                                   ConvolutionPass pass);
+                                                                   ConvolutionPass pass,
+                                                                   DType dtype);
   ~OneDnnConvolution();
 
   // A multiple of 64.
   size_t workspace_bytes() const;
 
   // `a` and `b` are the operands of the pass. REQUIRES: the workspace is aligned to 64 bytes.
-  absl::Status Run(const float* a, const float* b, float* result, void* workspace);
+  absl::Status Run(const void* a, const void* b, void* result, void* workspace);
 
  private:
   struct Impl;

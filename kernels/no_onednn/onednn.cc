@@ -49,17 +49,17 @@ template bool OneDnnMatmul(int64_t, int64_t, int64_t, StridedMatrix<const BFloat
 template bool OneDnnMatmul(int64_t, int64_t, int64_t, StridedMatrix<const BFloat16>,
                            StridedMatrix<const BFloat16>, StridedMatrix<BFloat16>, bool);
 
-bool HasOneDnnConvolutions() { return false; }
+bool HasOneDnnConvolution(const ConvolutionShape&, ConvolutionPass, DType) { return false; }
 
 struct OneDnnConvolution::Impl {};
 OneDnnConvolution::OneDnnConvolution(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 OneDnnConvolution::~OneDnnConvolution() = default;
 absl::StatusOr<std::unique_ptr<OneDnnConvolution>> OneDnnConvolution::Create(
-    const ConvolutionShape&, ConvolutionPass) {
+    const ConvolutionShape&, ConvolutionPass, DType) {
   return absl::UnimplementedError("this build has no oneDNN");
 }
 size_t OneDnnConvolution::workspace_bytes() const { return 0; }
-absl::Status OneDnnConvolution::Run(const float*, const float*, float*, void*) {
+absl::Status OneDnnConvolution::Run(const void*, const void*, void*, void*) {
   return absl::UnimplementedError("this build has no oneDNN");
 }
 
