@@ -270,9 +270,9 @@ void DeviceExecutor::LaunchCopy(uint32_t index, uint32_t phase_index) {
   AddTokens(actor);
 }
 
-// `stream` comes after the copies that phases of the lane have been given so far. A phase follows
-// its own at its end, and those of other lanes where it follows these, as the phase that it has
-// tokens of may not have ended.
+// `stream` waits for the copies that phases of the lane have launched so far. The stream of a phase
+// waits for its own copies when all of the phase has been launched. A phase of another lane may
+// take tokens of a copy before that, so it waits for the copies itself.
 void DeviceExecutor::FollowCopies(Lane lane, LaneStream* stream) {
   for (CopyStream& copies : copy_streams_) {
     if (copies.lane == lane) stream->Follow(*copies.stream);
