@@ -31,6 +31,8 @@ int MillisecondsUntil(absl::Time time) {
   return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(left), 0, INT_MAX));
 }
 
+void ExitBySignal(int signal) { _exit(128 + signal); }
+
 }  // namespace
 
 Interrupts::Interrupts(std::ostream& err) : err_(err) {
@@ -53,6 +55,12 @@ Interrupts::~Interrupts() {
   thread_.join();
   close(signal_fd_);
   close(wake_fd_);
+  // The second signal may come as late as here, where it would otherwise be what the process died
+  // of.
+  if (count_ > 0) {
+    (void)signal(SIGINT, ExitBySignal);
+    (void)signal(SIGTERM, ExitBySignal);
+  }
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 

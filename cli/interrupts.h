@@ -51,6 +51,7 @@ class Interrupts {
   };
 
   explicit Interrupts(std::ostream& err);
+  // After a first signal, any later one ends the process at once, with 128 + the signal.
   ~Interrupts();
   Interrupts(const Interrupts&) = delete;
   Interrupts& operator=(const Interrupts&) = delete;
