@@ -31,6 +31,7 @@
 namespace penstock::kernels::cuda {
 
 struct MemoryRange {
+  MemoryRange() = default;  // empty
   MemoryRange(const void* data, size_t num_bytes)
       : begin(reinterpret_cast<uintptr_t>(data)), end(begin + num_bytes) {}
 
@@ -38,8 +39,8 @@ struct MemoryRange {
 
   bool operator==(const MemoryRange&) const = default;
 
-  uintptr_t begin;
-  uintptr_t end;
+  uintptr_t begin = 0;
+  uintptr_t end = 0;
 };
 
 class LaunchBatch {

@@ -1,9 +1,9 @@
 // Optimisers: launches read their scalars on the device. They are held back, to make one of
 // several.
 
+#include <array>
 #include <string_view>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 
 #include "kernels/cuda/cuda_kernel.h"
@@ -41,31 +41,37 @@ class OptimizerBatch : public LaunchBatch {
  public:
   OptimizerBatch() : LaunchBatch(kMaxReads * Table::kMax, kMaxReplaced * Table::kMax) {}
 
-  // `entry`: one of the table's. `replaced`: its tensors but the gradient.
+  // `entry`: one of the table's. `replaced`: its tensors but the gradient, at most kMaxReplaced.
   template <typename Entry>
   void Add(std::string_view op, const Params& params, const Entry& entry,
            absl::Span<const Replaced<T>> replaced, CudaStream& stream, uint64_t launch) {
     if (entry.count == 0) return;
     const size_t num_bytes = static_cast<size_t>(entry.count) * sizeof(T);
-    absl::InlinedVector<MemoryRange, kMaxReads> reads = {{params.rate.data, sizeof(float)},
-                                                         {params.scale.data, sizeof(float)}};
-    if constexpr (requires { params.step; }) reads.emplace_back(params.step, sizeof(*params.step));
-    reads.emplace_back(entry.g, num_bytes);
-    absl::InlinedVector<MemoryRange, kMaxReplaced> writes;
+    std::array<MemoryRange, kMaxReads> reads;
+    std::array<MemoryRange, kMaxReplaced> writes;
+    size_t num_reads = 0;
+    size_t num_writes = 0;
+    reads[num_reads++] = {params.rate.data, sizeof(float)};
+    reads[num_reads++] = {params.scale.data, sizeof(float)};
+    if constexpr (requires { params.step; }) {
+      reads[num_reads++] = {params.step, sizeof(*params.step)};
+    }
+    reads[num_reads++] = {entry.g, num_bytes};
     for (const Replaced<T>& tensor : replaced) {
       if (tensor.to == nullptr) continue;
-      writes.emplace_back(tensor.to, num_bytes);
+      writes[num_writes++] = {tensor.to, num_bytes};
       // What is replaced in place is compared as what is written.
-      if (tensor.from != tensor.to) reads.emplace_back(tensor.from, num_bytes);
+      if (tensor.from != tensor.to) reads[num_reads++] = {tensor.from, num_bytes};
     }
-    stream.Hold(this, !table_.is_full() && params == params_, reads, writes, op, launch);
+    stream.Hold(this, !table_.is_full() && params == params_, {reads.data(), num_reads},
+                {writes.data(), num_writes}, op, launch);
     params_ = params;
     table_.Add(entry, CeilDiv(entry.count, kUpdateChunk));
   }
 
  private:
-  static constexpr int kMaxReplaced = 3;
-  static constexpr int kMaxReads = 4 + kMaxReplaced;
+  static constexpr size_t kMaxReplaced = 3;
+  static constexpr size_t kMaxReads = 4 + kMaxReplaced;
 
   LaunchResult LaunchEntries(StreamHandle stream) override {
     const LaunchResult result = kLaunch(stream, params_, table_);
