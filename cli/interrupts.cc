@@ -55,8 +55,8 @@ Interrupts::~Interrupts() {
   thread_.join();
   close(signal_fd_);
   close(wake_fd_);
-  // The second signal may come as late as here, where it would otherwise be what the process died
-  // of.
+  // A second signal may arrive while the process ends after the first one. With the default
+  // disposition it would kill the process, which could then not exit with its status.
   if (count_ > 0) {
     (void)signal(SIGINT, ExitBySignal);
     (void)signal(SIGTERM, ExitBySignal);

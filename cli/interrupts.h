@@ -51,7 +51,8 @@ class Interrupts {
   };
 
   explicit Interrupts(std::ostream& err);
-  // After a first signal, any later one ends the process at once, with 128 + the signal.
+  // If a signal or the time limit has ended the run, a SIGINT or SIGTERM from then on makes the
+  // process exit at once, with 128 + the signal.
   ~Interrupts();
   Interrupts(const Interrupts&) = delete;
   Interrupts& operator=(const Interrupts&) = delete;

@@ -4,8 +4,6 @@
 #include <array>
 #include <string_view>
 
-#include "absl/types/span.h"
-
 #include "kernels/cuda/cuda_kernel.h"
 #include "kernels/cuda/launch_batch.h"
 #include "kernels/cuda/optimizers.h"
@@ -41,12 +39,14 @@ class OptimizerBatch : public LaunchBatch {
  public:
   OptimizerBatch() : LaunchBatch(kMaxReads * Table::kMax, kMaxReplaced * Table::kMax) {}
 
-  // `entry`: one of the table's. `replaced`: its tensors but the gradient, at most kMaxReplaced.
-  template <typename Entry>
+  // `entry`: one of the table's. `replaced`: its tensors but the gradient.
+  template <typename Entry, size_t kNumReplaced>
   void Add(std::string_view op, const Params& params, const Entry& entry,
-           absl::Span<const Replaced<T>> replaced, CudaStream& stream, uint64_t launch) {
+           const Replaced<T> (&replaced)[kNumReplaced], CudaStream& stream, uint64_t launch) {
+    static_assert(kNumReplaced <= kMaxReplaced);
     if (entry.count == 0) return;
     const size_t num_bytes = static_cast<size_t>(entry.count) * sizeof(T);
+    // Of inlined vectors, GCC 12 warns that they overrun where it compiles for any processor.
     std::array<MemoryRange, kMaxReads> reads;
     std::array<MemoryRange, kMaxReplaced> writes;
     size_t num_reads = 0;
