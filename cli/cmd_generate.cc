@@ -325,7 +325,10 @@ absl::StatusOr<planner::Strategy> StrategyFor(const Environment& environment,
                                               const TextModel& model) {
   absl::StatusOr<std::optional<planner::Strategy>> given = planner::ParseStrategy(options.strategy);
   if (!given.ok()) return actors::WithPrefix("--strategy ", given.status());
-  if (given->has_value()) return **given;
+  if (given->has_value()) {
+    (*given)->optimizer_on_host = false;  // nothing is updated
+    return **given;
+  }
   planner::Strategy chosen;
   std::string reason = "nothing says how the model was trained";
   const auto trained = planner::ParseStrategy(model.trained_strategy);

@@ -48,15 +48,15 @@ namespace {
 constexpr std::string_view kInput = "input";
 
 // The passes of any job. `split-directions` runs for bidirectional policies only, `mixed-precision`
-// for train.dtype = "bf16" and "f16", `widen-sums` for train.sum_dtype = "f32", and
-// `fuse-epilogues` where a device is a GPU.
+// for train.dtype = "bf16" and "f16", `move-optimizer` for optimizer=host, `widen-sums` for
+// train.sum_dtype = "f32", and `fuse-epilogues` where a device is a GPU.
 std::vector<planner::Pass> AllPasses(const graph::OpRegistry& ops) {
   planner::SendOptions sends;
   sends.placement = planner::StagePlacement{1, 2, planner::Placement::kBidirectional};
   return planner::CompilePasses(
       ops, sends, DType::kBF16, planner::kLeastSubBatchBytes,
       [](const graph::Graph&, int) { return true; },
-      /*sums_in_f32=*/true);
+      /*sums_in_f32=*/true, /*optimizer_on_host=*/true);
 }
 
 // Of --dump.

@@ -93,7 +93,7 @@ TEST_F(CmdRunOptionsTest, SumsAreF32OrOfTheTypeThatTheModelComputesIn) {
 // Training, validation and the sample on devices of two kinds.
 TEST_F(CmdRunOptionsTest, JobsRunOnDevicesOfSeveralKinds) {
   const std::string kinds = "cluster.device_kind=[\"cpu\", \"emulated\"]";
-  for (const std::string strategy : {"pp=2", "dp=2"}) {
+  for (const std::string strategy : {"pp=2", "dp=2", "optimizer=host"}) {
     std::vector<std::string> options = {"--strategy", strategy, "--set",
                                         "train.validation_every=2"};
     const std::vector<nlohmann::json> cpu = RunLines(options);
@@ -115,6 +115,38 @@ TEST_F(CmdRunOptionsTest, JobsRunOnDevicesOfSeveralKinds) {
       EXPECT_EQ(value, mixed.back()["summary"][key]) << strategy << ", " << key;
       EXPECT_EQ(value, processes.back()["summary"][key]) << strategy << ", " << key;
     }
+  }
+}
+
+// It has a device before those of the strategy, which is a CPU.
+TEST_F(CmdRunOptionsTest, AnOptimizerOnTheHostHasADeviceOfItsOwn) {
+  const std::string job = Path("job.toml");
+  const std::string kinds = "cluster.device_kind=[\"cpu\", \"emulated\", \"emulated\"]";
+  const auto plan = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"plan", job});
+    return Call(options);
+  };
+  const Outcome explained =
+      plan({"--explain", "--strategy", "dp=2,optimizer=host", "--set", kinds});
+  EXPECT_EQ(explained.status, 0) << explained.err;
+  EXPECT_THAT(explained.out, HasSubstr("dp=2,tp=1,pp=1,optimizer=host, "));
+  EXPECT_THAT(explained.out, HasSubstr("optimizer=host: device 0 keeps the parameters"));
+  const Outcome json = plan({"--json", "--strategy", "optimizer=host"});
+  EXPECT_THAT(json.out, HasSubstr("\"strategy\":\"dp=1,tp=1,pp=1,optimizer=host\""));
+  EXPECT_THAT(json.out, HasSubstr("\"devices\":2"));
+  EXPECT_THAT(plan({"--strategy", "dp=2,optimizer=host", "--devices", "2"}).err,
+              HasSubstr("strategy dp=2,tp=1,pp=1,optimizer=host, with the one that has the "
+                        "optimiser, needs 3 devices, not 2 (--devices 2); set --devices 3, or "
+                        "dp=1 to use 2, or --strategy auto"));
+  EXPECT_THAT(
+      plan({"--strategy", "dp=2,optimizer=host", "--set", "cluster.device_kind=\"emulated\""}).err,
+      HasSubstr("optimizer=host: device 0 has the optimiser and is to be a CPU, not "
+                "\"emulated\"; set device_kind to [\"cpu\", \"emulated\", \"emulated\"]"));
+  for (const std::string schedule : {"dualpipe", "interleaved"}) {
+    EXPECT_THAT(plan({"--strategy", "pp=2,optimizer=host", "--set",
+                      "parallel.schedule=\"" + schedule + "\""})
+                    .err,
+                HasSubstr("optimizer=host: policy '" + schedule + "' runs several stages"));
   }
 }
 

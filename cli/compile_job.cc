@@ -39,6 +39,7 @@ CompileSettings SettingsOf(const Job& job, const JobGraph& graph) {
           .num_threads = ThreadsOf(job, graph.num_devices),
           .chunks_per_group = graph.chunks_per_group,
           .placement = graph.placement,
+          .optimizer_on_host = graph.optimizer_on_host,
           .device_groups = graph.device_groups,
           .split_weight_gradients = job.parallel.split_backward,
           .fuse_epilogues = job.parallel.fuse_epilogues,
@@ -69,6 +70,7 @@ absl::StatusOr<planner::FoldedPlan> CompileFoldedGraph(const Registries& registr
   options.host_devices = settings.host_devices;
   options.chunks_per_group = settings.chunks_per_group;
   options.placement = settings.placement;
+  options.optimizer_on_host = settings.optimizer_on_host;
   options.device_groups = settings.device_groups;
   options.split_weight_gradients = settings.split_weight_gradients;
   options.passes = settings.passes;

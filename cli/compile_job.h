@@ -33,6 +33,7 @@ struct CompileSettings {
   int64_t num_threads = 1;                            // of each device, a CPU
   int chunks_per_group = 1;                           // see planner::CompileOptions
   std::optional<planner::Placement> placement = {};   // likewise
+  bool optimizer_on_host = false;                     // likewise
   std::vector<int> device_groups = {};                // likewise
   bool split_weight_gradients = false;                // likewise
   std::optional<bool> fuse_epilogues = {};            // unset: on stages with a GPU

@@ -171,6 +171,11 @@ std::string AxisTable(const JobGraph& job) {
               planner::OffloadsActivations(options.offload) ? "activations" : "",
               " are kept in the memory of the hosts and copied to the devices that use them\n");
   }
+  if (options.optimizer_on_host) {
+    table +=
+        "optimizer=host: device 0 keeps the parameters and updates them; in each step the others "
+        "get the parameters and return the gradients\n";
+  }
   return table;
 }
 

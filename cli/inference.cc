@@ -36,6 +36,7 @@ absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(
                     .num_threads = layout.num_threads,
                     .chunks_per_group = static_cast<int>(layout.strategy.vpp),
                     .placement = layout.placement,
+                    .optimizer_on_host = layout.strategy.optimizer_on_host,
                     .host_devices = layout.host_devices,
                     // A step of a few tokens is bound by its weights, which stay f32.
                     .precision = use == graph::ModelUse::kGenerate ? DType::kF32 : model.precision,

@@ -29,6 +29,7 @@
 #include "planner/search/schedules.h"
 #include "planner/search/split_by_cost.h"
 #include "planner/strategy/directions.h"
+#include "planner/strategy/move_optimizer.h"
 #include "planner/strategy/repeated_layers.h"
 #include "planner/strategy/stages.h"
 #include "planner/strategy/stated_shardings.h"
@@ -55,17 +56,19 @@ absl::Status CheckDevices(const Job& job, int64_t needed, std::string_view what,
 
 // ", or dp=4 for 8 devices": the first axis that another size makes fit; empty where none does.
 std::string AxisForDevices(const Strategy& strategy, int64_t devices) {
+  const int64_t on_host = strategy.optimizer_on_host ? 1 : 0;
   for (const auto& [axis, size] :
        {std::pair("dp", strategy.dp), std::pair("tp", strategy.tp), std::pair("pp", strategy.pp)}) {
-    const int64_t others = strategy.num_devices() / size;
-    if (devices % others != 0) continue;
+    const int64_t others = (strategy.num_devices() - on_host) / size;
+    const int64_t fitting = (devices - on_host) / others;
+    if (fitting == 0 || fitting * others + on_host != devices) continue;
     Strategy changed = strategy;
     (axis == std::string_view("dp")   ? changed.dp
      : axis == std::string_view("tp") ? changed.tp
-                                      : changed.pp) = devices / others;
+                                      : changed.pp) = fitting;
     // Options may need an axis of some size.
     if (!planner::ParseStrategy(ToString(changed)).ok()) continue;
-    return StrCat(", or ", axis, "=", devices / others, " to use ", devices);
+    return StrCat(", or ", axis, "=", fitting, " to use ", devices);
   }
   return "";
 }
@@ -73,7 +76,9 @@ std::string AxisForDevices(const Strategy& strategy, int64_t devices) {
 absl::Status CheckDevicesOf(const Job& job, const Strategy& strategy) {
   const int64_t devices = job.cluster.devices.value_or(strategy.num_devices());
   return CheckDevices(
-      job, strategy.num_devices(), StrCat("strategy ", planner::ToString(strategy)),
+      job, strategy.num_devices(),
+      StrCat("strategy ", planner::ToString(strategy),
+             strategy.optimizer_on_host ? ", with the one that has the optimiser," : ""),
       StrCat(AxisForDevices(strategy, devices), ", or --strategy auto to let the planner choose"));
 }
 
@@ -331,6 +336,8 @@ absl::Status CheckTensorSplits(const Job& job, const Strategy& strategy,
 // where the pipeline is cut.
 absl::StatusOr<bool> NeedsSearch(const Job& job, const std::optional<Strategy>& given,
                                  const JobGraph& graph) {
+  // A search knows only stages with equally many devices.
+  if (given.has_value() && given->optimizer_on_host) return false;
   if (!given.has_value() || job.parallel.microbatches == 0 || !graph.layouts.empty()) return true;
   // Where to cut depends on which devices are faster.
   const bool may_be_unlike =
@@ -358,6 +365,10 @@ absl::Status LayOutByMesh(const Job& job, const std::optional<Strategy>& given,
   if (strategy.splits_by_cost) {
     return refuse(StrCat("splits = cost: ", job.model.file, " is laid out by its mesh ", mesh.name,
                          "; leave out either"));
+  }
+  if (strategy.optimizer_on_host) {
+    return refuse(StrCat("optimizer = host: ", job.model.file, " is laid out by its mesh ",
+                         mesh.name, "; put the parameters on a stage of their own there"));
   }
   if (strategy.sp) {
     return refuse(StrCat("sp = true: ", job.model.file, " is laid out by its mesh ", mesh.name,
@@ -456,7 +467,12 @@ absl::StatusOr<Choice> Choose(const Registries& registries, const Job& job,
                               absl::Span<const graph::SplitHint> hints, JobGraph& result) {
   if (given.has_value()) {
     result.microbatches = job.parallel.microbatches;
-    if (!forward.has_value()) return Choice{*given};
+    if (!forward.has_value()) {
+      if (result.microbatches == 0) {
+        result.microbatches = planner::ChooseMicrobatches(*given, result.graph);
+      }
+      return Choice{*given};
+    }
     // What is wrong with the strategy is said where it is applied.
     const absl::StatusOr<planner::SearchResult> search =
         SearchGiven(registries, job, *given, policy, *forward, hints, result);
@@ -514,6 +530,20 @@ absl::StatusOr<Choice> Choose(const Registries& registries, const Job& job,
   return Choice{best.strategy, best.stage_starts};
 }
 
+// The device that has the optimiser is a CPU.
+absl::Status CheckHostDevice(const Job& job, const Strategy& strategy) {
+  ASSIGN_OR_RETURN(const DeviceList devices, DeviceListOf(job, strategy.num_devices()));
+  if (devices.KindOf(0) == "cpu") return absl::OkStatus();
+  std::vector<std::string> kinds = {"\"cpu\""};
+  for (int64_t device = 1; device < strategy.num_devices(); ++device) {
+    kinds.push_back(StrCat("\"", devices.KindOf(device), "\""));
+  }
+  return AtKey(job, {"cluster.device_kind", "parallel.strategy"},
+               absl::InvalidArgumentError(StrCat(
+                   "optimizer=host: device 0 has the optimiser and is to be a CPU, not \"",
+                   devices.KindOf(0), "\"; set device_kind to [", StrJoin(kinds, ", "), "]")));
+}
+
 absl::Status LayOutByStrategy(const Job& job, const Choice& choice, const planner::Policy& policy,
                               absl::Span<const planner::RepeatedLayers> runs,
                               absl::Span<const graph::SplitHint> hints, JobGraph& result) {
@@ -530,6 +560,7 @@ absl::Status LayOutByStrategy(const Job& job, const Choice& choice, const planne
   const bool is_of_hint = applied.GetPayload(planner::kStatedShardingPayload).has_value();
   RETURN_IF_ERROR(AtKey(job, {is_of_hint ? "parallel.hints" : "parallel.microbatches"}, applied));
   ASSIGN_OR_RETURN(result.machine, MachineOf(job, strategy.num_devices()));
+  if (strategy.optimizer_on_host) RETURN_IF_ERROR(CheckHostDevice(job, strategy));
   if (strategy.splits_by_cost) {
     planner::SplitOptions options;
     options.machine = &*result.machine;
@@ -546,6 +577,7 @@ absl::Status LayOutByStrategy(const Job& job, const Choice& choice, const planne
   result.chunks_per_group = static_cast<int>(strategy.vpp);
   result.strategy = planner::ToString(strategy);
   result.num_devices = strategy.num_devices();
+  result.optimizer_on_host = strategy.optimizer_on_host;
   if (!result.search.has_value()) AddBubbleNote(strategy.pp, result);
   return absl::OkStatus();
 }
@@ -561,7 +593,12 @@ absl::StatusOr<JobGraph> BuildJobGraph(const Registries& registries, const Job& 
   if (!parsed.ok()) return AtKey(job, {"parallel.strategy"}, parsed.status());
   std::optional<Strategy>& given = *parsed;
   if (given.has_value() && given->pp > 1) RETURN_IF_ERROR(SetChunks(job, policy, &*given));
-  if (policy.needs().chooses_layout && !(given.has_value() && given->pp == 1)) {
+  if (given.has_value() && given->optimizer_on_host) {
+    RETURN_IF_ERROR(AtKey(job, {"parallel.chunks", "parallel.schedule"},
+                          planner::CheckMovedOptimizer(policy, static_cast<int>(given->vpp))));
+  }
+  if (policy.needs().chooses_layout &&
+      !(given.has_value() && (given->pp == 1 || given->optimizer_on_host))) {
     const bool is_stated = given.has_value() && given->vpp > 1;
     const auto layouts =
         planner::LayoutsToTry(static_cast<int>(is_stated ? given->vpp : job.parallel.chunks));

@@ -43,6 +43,7 @@ struct JobGraph {
   int64_t num_devices = 1;
   int chunks_per_group = 1;                          // see planner::CompileOptions
   std::optional<planner::Placement> placement = {};  // likewise
+  bool optimizer_on_host = false;                    // likewise
   std::vector<int> device_groups = {};               // likewise
   planner::PolicyRegistry policies;                  // with the job's own
   std::string policy;                                // the job's, or what a search chose

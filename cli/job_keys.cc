@@ -517,8 +517,8 @@ const std::vector<Key>& Keys() {
        Number([](Job& j) { return &j.sample.temperature; }, 0, 1e6, "0 to 1e6")},
       {"parallel.strategy",
        "\"auto\", or a comma-separated list such as \"dp=2,tp=2,zero=1\" of sizes (dp, tp, pp, "
-       "vpp, ep, cp) and options (zero, sp, ulysses, splits, recompute, offload). See "
-       "docs/strategies.md (\"auto\")",
+       "vpp, ep, cp) and options (zero, sp, ulysses, splits, recompute, offload, subbatches, "
+       "optimizer). See docs/strategies.md (\"auto\")",
        String([](Job& j) { return &j.parallel.strategy; })},
       {"parallel.microbatches",
        "Number of micro-batches per step, or \"auto\" for the number with the shortest predicted "

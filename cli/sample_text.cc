@@ -101,7 +101,9 @@ absl::StatusOr<std::string> SampleText(const Registries& registries, const JobMo
                                        const Tokenizer* tokenizer, int64_t num_bytes,
                                        SampleOptions options, const ForwardLayout& layout) {
   ForwardLayout used = layout;
-  if (layout.strategy.tp * layout.strategy.pp * layout.strategy.ep == 1) {
+  // All parameters are on device 0.
+  if (layout.strategy.tp * layout.strategy.pp * layout.strategy.ep == 1 ||
+      layout.strategy.optimizer_on_host) {
     used.strategy = {};
     used.host_devices = {};
     used.num_processes = 1;

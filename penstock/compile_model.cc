@@ -219,6 +219,7 @@ absl::StatusOr<planner::Plan> CompileModel(const Registries& registries, graph::
     compile.policy = std::move(layout.policy);
     compile.strategy = planner::ToString(layout.strategy);
     compile.chunks_per_group = static_cast<int>(layout.strategy.vpp);
+    compile.optimizer_on_host = layout.strategy.optimizer_on_host;
     compile.device_groups = std::move(layout.device_groups);
     compile.machine = machine;
     if (options.machine != nullptr) {

@@ -34,6 +34,7 @@
 #include "planner/strategy/directions.h"
 #include "planner/strategy/fuse_epilogues.h"
 #include "planner/strategy/mixed_precision.h"
+#include "planner/strategy/move_optimizer.h"
 #include "planner/strategy/offload.h"
 #include "planner/strategy/recompute.h"
 
@@ -56,7 +57,7 @@ Pass MixedPrecisionPass(const graph::OpRegistry& ops, DType dtype) {
 
 std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends,
                                 DType precision, int64_t sub_batch_bytes, FusesStage fuses,
-                                bool sums_in_f32) {
+                                bool sums_in_f32, bool optimizer_on_host) {
   const auto caches = std::make_shared<ReshardCaches>();
   std::vector<Pass> passes = {
       {"propagate", [](graph::Graph& g) { return Propagate(PropagationLevel::kUserPriority, &g); }},
@@ -86,6 +87,11 @@ std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions&
     passes.insert(split_sends,
                   {"widen-sums", [&ops](graph::Graph& g) { return WidenSums(ops, g); }});
   }
+  if (optimizer_on_host) {
+    passes.insert(passes.begin(),
+                  {"move-optimizer", [&ops](graph::Graph& g) { return MoveOptimizer(ops, g); }});
+  }
+  // Before move-optimizer: parameters are cast where they are.
   if (IsHalf(precision)) passes.insert(passes.begin(), MixedPrecisionPass(ops, precision));
   if (IsBidirectional(sends.placement)) {
     passes.insert(passes.begin(),
@@ -301,14 +307,17 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
     graph.mutable_node(node).stage = 0;
   }
 
+  if (options.optimizer_on_host) {
+    RETURN_IF_ERROR(CheckMovedOptimizer(*policy, options.chunks_per_group));
+  }
   SendOptions sends;
   ASSIGN_OR_RETURN(sends.placement, PlaceStages(graph, *policy, options));
   sends.costs = options.send_costs;
   RETURN_IF_ERROR(CheckDeviceGroups(graph, options));
-  RETURN_IF_ERROR(
-      RunPasses(CompilePasses(ops, sends, options.precision, options.sub_batch_bytes,
-                              StagesThatFuse(options, sends.placement), options.sums_in_f32),
-                options.passes, &graph));
+  RETURN_IF_ERROR(RunPasses(CompilePasses(ops, sends, options.precision, options.sub_batch_bytes,
+                                          StagesThatFuse(options, sends.placement),
+                                          options.sums_in_f32, options.optimizer_on_host),
+                            options.passes, &graph));
 
   LowerOptions lower;
   lower.policy = policy;

@@ -54,6 +54,9 @@ struct CompileOptions {
   // two groups (strategy/directions.h).
   int chunks_per_group = 1;
   std::optional<Placement> placement = {};  // see above
+  // Whether a stage of one device before the graph's keeps the parameters and updates them
+  // (strategy/move_optimizer.h): device 0.
+  bool optimizer_on_host = false;
   // Of each group of the pipeline, the group of devices that runs it; empty: in their order. All
   // have equally many devices.
   std::vector<int> device_groups = {};
@@ -90,13 +93,14 @@ absl::StatusOr<Plan> Compile(const graph::OpRegistry& ops, graph::Graph graph,
 
 // The passes of Compile that leave a graph, in their order; what comes after makes the plan of it.
 // In a bidirectional pipeline (sends.placement) split-directions comes first. With `fuses`,
-// fuse-epilogues comes last; with `sums_in_f32`, widen-sums is among them. `ops` outlives the
-// result. Passes of one result keep redistributions that they have planned for the next graph, so
-// they are for one thread.
+// fuse-epilogues comes last; with `sums_in_f32`, widen-sums is among them, with
+// `optimizer_on_host` move-optimizer. `ops` outlives the result. Passes of one result keep
+// redistributions that they have planned for the next graph, so they are for one thread.
 std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends = {},
                                 DType precision = DType::kF32,
                                 int64_t sub_batch_bytes = kLeastSubBatchBytes,
-                                FusesStage fuses = nullptr, bool sums_in_f32 = false);
+                                FusesStage fuses = nullptr, bool sums_in_f32 = false,
+                                bool optimizer_on_host = false);
 
 // The same without split-sends, for graphs whose stages are not yet those of a plan: MeasureWork
 // charges what that pass would do (search/stage_work.h). Neither are batches split: it takes all

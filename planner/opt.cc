@@ -45,7 +45,7 @@ std::vector<Pass> NamedPasses(const graph::OpRegistry& ops) {
   };
   const FusesStage everywhere = [](const graph::Graph&, int) { return true; };
   for (Pass& pass : CompilePasses(ops, {}, DType::kF32, kLeastSubBatchBytes, everywhere,
-                                  /*sums_in_f32=*/true)) {
+                                  /*sums_in_f32=*/true, /*optimizer_on_host=*/true)) {
     passes.push_back(std::move(pass));
   }
   return passes;

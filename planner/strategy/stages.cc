@@ -83,9 +83,11 @@ Cut CutAt(absl::Span<const int> points, absl::Span<const double> total,
 
 class StageAssigner {
  public:
-  explicit StageAssigner(Graph& graph) : graph_(graph), users_(graph.Users()) {
-    for (NodeId id = 0; id < graph.num_nodes(); ++id) {
-      if (graph.node(id).phase != Phase::kForward) Set(id, kUnassigned);
+  explicit StageAssigner(Graph& graph) : graph_(graph), users_(graph.Users()) {}
+
+  void KeepForward() {
+    for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
+      if (graph_.node(id).phase != Phase::kForward) Set(id, kUnassigned);
     }
   }
 
@@ -349,6 +351,7 @@ absl::Status FollowStages(Graph& graph) {
     mesh_of_stage[node.stage] = node.mesh;
   }
   StageAssigner assigner(graph);
+  assigner.KeepForward();
   assigner.AssignBackward(std::max(static_cast<int>(mesh_of_stage.size()), 1));
   assigner.AssignUpdate();
   for (NodeId id = 0; id < graph.num_nodes(); ++id) {
@@ -359,6 +362,8 @@ absl::Status FollowStages(Graph& graph) {
   }
   return absl::OkStatus();
 }
+
+void AssignUpdateStages(Graph& graph) { StageAssigner(graph).AssignUpdate(); }
 
 absl::Status AssignStagesAt(absl::Span<const int> starts, Graph& graph) {
   const ForwardSequence sequence = ForwardSequenceOf(graph);

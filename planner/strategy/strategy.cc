@@ -153,6 +153,7 @@ std::string ToString(const Strategy& strategy) {
   }
   if (strategy.offload != Offload::kNone) StrAppend(&text, ",offload=", Name(strategy.offload));
   if (strategy.sub_batches > 1) StrAppend(&text, ",subbatches=", strategy.sub_batches);
+  if (strategy.optimizer_on_host) StrAppend(&text, ",optimizer=host");
   return text;
 }
 
@@ -185,7 +186,7 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
                                            : nullptr;
     bool* option = axis == "sp" ? &strategy.sp : axis == kUlysses ? &strategy.ulysses : nullptr;
     if (size == nullptr && option == nullptr && axis != "splits" && axis != "recompute" &&
-        axis != "offload") {
+        axis != "offload" && axis != "optimizer") {
       return refuse(StrCat("unknown axis '", axis, "'"));
     }
     if (std::find(seen.begin(), seen.end(), axis) != seen.end()) {
@@ -206,6 +207,14 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
         return refuse(StrCat("offload is '", digits, "', not none, states, activations or all"));
       }
       strategy.offload = *offload;
+      continue;
+    }
+    if (axis == "optimizer") {
+      if (digits != "host" && digits != "device") {
+        return refuse(StrCat("optimizer is '", digits, "', not host (a CPU device of its own) or ",
+                             "device (the devices that compute the gradients)"));
+      }
+      strategy.optimizer_on_host = digits == "host";
       continue;
     }
     if (option != nullptr) {
@@ -270,6 +279,26 @@ absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text) {
   }
   if (strategy.ulysses && strategy.cp == 1) {
     return refuse("ulysses=true is a form of context parallelism: set cp to 2 or more");
+  }
+  if (strategy.optimizer_on_host) {
+    const auto leave_out = [&](std::string_view option, std::string_view why) {
+      return refuse(StrCat("optimizer=host with ", option, ": ", why, "; leave out either"));
+    };
+    if (strategy.vpp > 1) {
+      return leave_out(StrCat("vpp=", strategy.vpp),
+                       "the device of the optimiser runs one stage, so the others do, too");
+    }
+    if (strategy.zero > 0) {
+      return leave_out(StrCat("zero=", strategy.zero),
+                       "the optimiser's states lie whole on one device");
+    }
+    if (strategy.splits_by_cost) {
+      return leave_out("splits=cost", "costs are known for stages with equally many devices alone");
+    }
+    if (OffloadsStates(strategy.offload)) {
+      return leave_out(StrCat("offload=", Name(strategy.offload)),
+                       "the optimiser's states are on the host already");
+    }
   }
   return std::optional<Strategy>(strategy);
 }

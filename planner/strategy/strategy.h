@@ -24,7 +24,8 @@
 // A third one says what is not kept: recompute=selective|full (recompute.h). A fourth one says what
 // is kept in the memory of the devices' hosts: offload=states|activations|all (offload.h). A fifth
 // one says in how many parts a device computes with a micro-batch, so that it communicates for one
-// while it computes with another: subbatches=2 (lower/sub_batches.h).
+// while it computes with another: subbatches=2 (lower/sub_batches.h). A sixth one, optimizer=host,
+// has a device 0 before the others that keeps the parameters and updates them (move_optimizer.h).
 //
 // What tp splits is what a model's SplitHints name. With splits=cost it is chosen by cost instead,
 // for any graph (planner/search/split_by_cost.h); ApplyStrategy then leaves tp and zero to that.
@@ -32,7 +33,7 @@
 // Example: "dp=2,tp=2" with 4 micro-batches gives the mesh [mb=4 temporal, dp=2, tp=2]; inputs are
 // split @[mb.dp, _, ...], the parameters that a model's SplitHints name are split over tp, and all
 // else follows by propagation. Stage s of pp stages has the dp * cp * tp devices from s * dp * cp *
-// tp on.
+// tp on, with optimizer=host from the next one.
 //
 // Thread rule: pure functions.
 
@@ -71,11 +72,13 @@ struct Strategy {
   Recompute recompute = Recompute::kNone;  // what is computed again
   Offload offload = Offload::kNone;        // what is kept on hosts
   int64_t sub_batches = 1;  // that a device computes a micro-batch in (lower/sub_batches.h)
+  // One more device keeps the parameters and updates them.
+  bool optimizer_on_host = false;
 
   // Virtual ones.
   int num_stages() const { return static_cast<int>(pp * vpp); }
   // That it needs.
-  int64_t num_devices() const { return dp * cp * tp * pp; }
+  int64_t num_devices() const { return dp * cp * tp * pp + (optimizer_on_host ? 1 : 0); }
   // Copies of a parameter that neither tp nor ep splits.
   int64_t num_replicas() const { return dp * cp; }
   // Whether all sizes and options are the same.
@@ -83,15 +86,17 @@ struct Strategy {
 };
 
 // "dp=2,tp=2,pp=1": always all three; what differs from its default follows:
-// "dp=4,tp=2,pp=2,vpp=4,ep=2,cp=2,ulysses=true,zero=1,sp=true,recompute=full,offload=all".
+// "dp=4,tp=2,pp=2,vpp=4,ep=2,cp=2,ulysses=true,zero=1,sp=true,recompute=full,offload=all" or
+// "dp=2,tp=1,pp=1,optimizer=host".
 std::string ToString(const Strategy& strategy);
 
 // Devices that a strategy may ask for.
 inline constexpr int64_t kMaxDevices = 1 << 16;
 
 // "dp=2,tp=2" in any order (an axis that is left out is 1; vpp needs pp, ep divides dp, zero needs
-// dp or cp, sp needs tp, ulysses needs cp, cp excludes ep), or "auto": no value. Errors name what
-// is wrong and what was expected; the caller adds where the text is from.
+// dp or cp, sp needs tp, ulysses needs cp, cp excludes ep, optimizer=host excludes vpp, zero,
+// splits=cost and the offload of states), or "auto": no value. Errors name what is wrong and what
+// was expected; the caller adds where the text is from.
 absl::StatusOr<std::optional<Strategy>> ParseStrategy(std::string_view text);
 
 // Whether the strategy fits the graph: dp * microbatches * subbatches divides the batch, tp, ep and

@@ -75,6 +75,18 @@ TEST(ParseStrategyTest, OffloadSaysWhat) {
               HasSubstr("offload is 'disk', not none, states, activations or all"));
 }
 
+TEST(ParseStrategyTest, AnOptimizerOnTheHostHasADeviceOfItsOwn) {
+  const absl::StatusOr<std::optional<Strategy>> strategy =
+      ParseStrategy("optimizer=host,dp=2,tp=2,pp=2,sp=true,offload=activations");
+  ASSERT_TRUE(strategy.ok()) << strategy.status();
+  EXPECT_TRUE((*strategy)->optimizer_on_host);
+  EXPECT_EQ((*strategy)->num_devices(), 9);
+  EXPECT_EQ((*strategy)->num_stages(), 2);
+  EXPECT_EQ(ToString(**strategy), "dp=2,tp=2,pp=2,sp=true,offload=activations,optimizer=host");
+  EXPECT_EQ(**ParseStrategy(ToString(**strategy)), **strategy);
+  EXPECT_EQ(**ParseStrategy("optimizer=device"), Strategy());
+}
+
 TEST(ParseStrategyTest, SubBatchesAreANumber) {
   const absl::StatusOr<std::optional<Strategy>> strategy = ParseStrategy("subbatches=2,tp=2");
   ASSERT_TRUE(strategy.ok()) << strategy.status();
@@ -164,6 +176,16 @@ TEST(ParseStrategyTest, ErrorsNameTheAxis) {
       {"cp=2,ulysses=2", "ulysses is '2', not true or false"},
       {"ep=2", "ep=2 does not divide dp=1"},
       {"dp=4,ep=3", "ep=3 does not divide dp=4"},
+      {"optimizer=gpu", "optimizer is 'gpu', not host (a CPU device of its own) or device"},
+      {"dp=2,zero=1,optimizer=host",
+       "optimizer=host with zero=1: the optimiser's states lie whole on one device; leave out "
+       "either"},
+      {"dp=2,zero=3,optimizer=host", "optimizer=host with zero=3"},
+      {"pp=2,vpp=2,optimizer=host", "optimizer=host with vpp=2"},
+      {"offload=states,optimizer=host", "optimizer=host with offload=states: the optimiser's"},
+      {"tp=2,splits=cost,optimizer=host", "optimizer=host with splits=cost"},
+      {"offload=all,optimizer=host", "optimizer=host with offload=all"},
+      {"dp=65536,optimizer=host", "more than 65536 devices"},
   };
   for (const auto& [text, message] : bad) {
     const auto strategy = ParseStrategy(text);
