@@ -51,7 +51,7 @@ std::string Name(const Layout& layout) {
   std::string name =
       layout.strategy + "_mb" + std::to_string(layout.microbatches) + "_" + layout.policy;
   std::erase(name, '=');
-  for (char& c : name) c = c == ',' ? '_' : c;
+  for (char& c : name) c = c == ',' || c == '-' ? '_' : c;
   return name;
 }
 
@@ -198,6 +198,12 @@ const Layout kLayouts[] = {
     {"tp=2,sp=true,subbatches=4", 2, 4, "1f1b"},
     {"dp=2,tp=2,pp=2,recompute=full,subbatches=2", 8, 2, "1f1b"},
     {"cp=2,tp=2,ulysses=true,subbatches=2", 4, 1, "1f1b"},
+    {"optimizer=host", 2, 1, "1f1b"},
+    {"dp=2,optimizer=host", 3, 4, "1f1b"},
+    {"pp=2,optimizer=host", 3, 4, "zb-h1"},
+    {"dp=2,tp=2,sp=true,recompute=full,optimizer=host", 5, 2, "1f1b"},
+    {"tp=2,pp=2,recompute=selective,offload=activations,optimizer=host", 5, 4, "gpipe"},
+    {"cp=2,tp=2,ulysses=true,subbatches=2,optimizer=host", 5, 1, "1f1b"},
 };
 
 INSTANTIATE_TEST_SUITE_P(Layouts, AnyPlanTest, ::testing::ValuesIn(kLayouts),
@@ -353,6 +359,7 @@ const Layout kExpertLayouts[] = {
     {"dp=2,pp=2,ep=2,offload=all", 4, 4, "1f1b"},
     {"dp=2,tp=2,ep=2,subbatches=2", 4, 2, "1f1b"},
     {"dp=2,ep=2,cp=2", 4, 2, "1f1b"},
+    {"dp=2,pp=2,ep=2,optimizer=host", 5, 4, "1f1b"},
     {"dp=2,ep=2,cp=2,ulysses=true,zero=3", 4, 1, "1f1b"},
     {"dp=2,pp=2,ep=2,cp=2", 8, 4, "1f1b"},
 };
@@ -518,7 +525,8 @@ TEST(AnyPlanInMixedPrecisionTest, GivesTheLossesOfOneDeviceAndOfF32) {
   for (const Layout& layout :
        {Layout{"dp=2", 2, 4, "1f1b"}, Layout{"tp=2,sp=true", 2, 2, "1f1b"},
         Layout{"dp=2,tp=2,pp=2", 8, 4, "1f1b"}, Layout{"dp=4,zero=3", 4, 2, "1f1b"},
-        Layout{"cp=2,zero=2", 2, 2, "1f1b"}, Layout{"pp=2,recompute=full", 2, 4, "zb-h1"}}) {
+        Layout{"cp=2,zero=2", 2, 2, "1f1b"}, Layout{"pp=2,recompute=full", 2, 4, "zb-h1"},
+        Layout{"dp=2,tp=2,optimizer=host", 5, 2, "1f1b"}}) {
     SCOPED_TRACE(Name(layout));
     const std::vector<double> many = Losses(layout, mixed, kSteps);
     ExpectSameLosses(one, many, 1e-3);
@@ -663,6 +671,9 @@ TEST(AnyPlanOnSeveralKindsTest, GivesTheBitsOfCpuDevices) {
       {{"dp=2,pp=2,zero=1", 4, 4, "1f1b"}, "\"cpu\", \"emulated\""},
       {{"dp=2,pp=2", 4, 4, "dualpipe"}, "\"cpu\", \"emulated\", \"emulated\", \"cpu\""},
       {{"dp=2,tp=2,pp=2", 8, 4, "1f1b"}, "\"cpu\", \"emulated\", \"cpu\", \"emulated\""},
+      {{"optimizer=host", 2, 2, "1f1b"}, "\"cpu\", \"emulated\""},
+      {{"dp=2,optimizer=host", 3, 2, "1f1b"}, "\"cpu\", \"emulated\", \"emulated\""},
+      {{"pp=2,optimizer=host", 3, 2, "1f1b"}, "\"cpu\", \"emulated\", \"emulated\""},
   };
   for (const auto& [layout, kinds] : kLayoutsOnKinds) {
     SCOPED_TRACE(StrCat(Name(layout), " ", kinds));
@@ -671,6 +682,67 @@ TEST(AnyPlanOnSeveralKindsTest, GivesTheBitsOfCpuDevices) {
     const std::string mixed = StrCat(small, "--set 'cluster.device_kind=[", kinds, "]'");
     EXPECT_EQ(cpu, Losses(layout, mixed, kSteps));
     EXPECT_EQ(cpu, Losses(layout, mixed + " --procs 2", kSteps));
+  }
+}
+
+// The CPU has all parameters, states and updates. What passes between it and the others are the
+// weights and the gradients, once a step; in mixed precision weights of 16 bits.
+TEST(AnyPlanOnSeveralKindsTest, AnOptimizerOnTheHostSendsWeightsAndGetsGradientsOnceAStep) {
+  const std::string small =
+      " --set model.layers=2 --set model.width=64 --set model.heads=2 --set model.context=32 ";
+  constexpr uint64_t kLeastSplitBytes = 32 << 10;
+  for (const std::string dtype : {"f32", "bf16"}) {
+    const std::string settings =
+        StrCat(kConstantRate, small, "--set 'train.dtype=\"", dtype, "\"' ");
+    const std::vector<double> one = Losses(kOneDevice, settings, kSteps);
+    for (const auto& [layout, is_pipeline] :
+         {std::pair{Layout{"optimizer=host", 2, 2, "1f1b"}, false},
+          std::pair{Layout{"dp=2,optimizer=host", 3, 2, "1f1b"}, false},
+          std::pair{Layout{"pp=2,optimizer=host", 3, 2, "1f1b"}, true}}) {
+      SCOPED_TRACE(StrCat(Name(layout), " ", dtype));
+      const std::string on_kinds =
+          StrCat(settings, "--set 'cluster.device_kind=[\"cpu\", \"emulated\"",
+                 layout.devices == 3 ? ", \"emulated\"" : "", "]'");
+      const std::vector<double> losses = Losses(layout, on_kinds, kSteps);
+      ExpectSameLosses(one, losses, dtype == "f32" ? 1e-4 : 1e-3);
+      EXPECT_EQ(losses, Losses(layout, on_kinds + " --procs 2", kSteps));
+
+      const TempFolder folder;
+      const std::string file = folder.Path("job.plan");
+      const std::string command =
+          StrCat(Command("plan", layout), " ", on_kinds, " -o ", file, " > /dev/null 2>&1");
+      ASSERT_EQ(std::system(command.c_str()), 0) << command;
+      const absl::StatusOr<planner::Plan> plan = planner::ReadPlan(file);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      uint64_t weights = 0;    // bytes that are sent
+      uint64_t gradients = 0;  // likewise
+      for (const planner::StatePlan& state : plan->states) {
+        ASSERT_EQ(state.placements.size(), 1u) << state.name;
+        EXPECT_EQ(state.placements[0].device, 0u) << state.name;
+        if (!state.is_parameter) continue;
+        const uint64_t size = state.type.num_bytes() / (dtype == "f32" ? 1 : 2);
+        // Replicas get parts of what is large, and both stages the embedding.
+        const bool is_sent_twice = layout.strategy.starts_with("dp")
+                                       ? size < kLeastSplitBytes
+                                       : is_pipeline && state.name == "wte";
+        weights += is_sent_twice ? 2 * size : size;
+        gradients += state.type.num_bytes();
+      }
+      for (size_t d = 1; d < plan->devices.size(); ++d) {
+        EXPECT_EQ(plan->devices[d].state_bytes, 0u);
+      }
+      uint64_t down = 0;
+      uint64_t up = 0;
+      for (const planner::TransferPlan& transfer : plan->transfers) {
+        if (transfer.source != 0 && transfer.destination != 0) continue;
+        EXPECT_FALSE(transfer.per_microbatch);
+        (transfer.source == 0 ? down : up) += transfer.num_bytes;
+      }
+      EXPECT_EQ(down, weights);
+      // And squares of their norms.
+      EXPECT_GE(up, gradients);
+      EXPECT_LE(up, gradients + 64);
+    }
   }
 }
 

@@ -38,6 +38,7 @@
 #include "planner/compile.h"
 #include "planner/cost/kernel_cost.h"
 #include "planner/plan/plan_io.h"
+#include "planner/strategy/move_optimizer.h"
 #include "tests/support/interpreter.h"
 #include "tests/support/random_graph.h"
 #include "tests/support/shrink.h"
@@ -218,6 +219,14 @@ planner::CompileOptions CompileOptionsOf(const Registries& registries, const Ran
       return is_everywhere || first % 4 == 0;
     };
   }
+  // In half of the cases where that may be, the parameters and the update have a stage of their
+  // own.
+  Graph moved = test.graph;
+  options.optimizer_on_host =
+      test.seed % 2 == 0 &&
+      planner::CheckMovedOptimizer(*registries.policies.Find(test.policy), test.chunks_per_group)
+          .ok() &&
+      planner::MoveOptimizer(registries.ops, moved).ok();
   return options;
 }
 
