@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "cli/device_list.h"
 #include "cli/measured_latency.h"
 #include "cli/replayed_cores.h"
 #include "cli/replayed_links.h"
@@ -27,6 +28,12 @@ double ReplayStep(const TracedRun& run, absl::Span<const actors::TraceEvent> eve
   options.process_of_device.assign(run.plan.devices.size(), 0);
   for (const actors::NodeDescription& node : run.nodes) {
     std::fill_n(options.process_of_device.begin() + node.first_device, node.num_devices, node.rank);
+  }
+  const absl::StatusOr<DeviceList> devices =
+      DeviceListOf(job, static_cast<int64_t>(run.plan.devices.size()));
+  if (!devices.ok()) return std::numeric_limits<double>::quiet_NaN();
+  for (size_t d = 0; d < run.plan.devices.size(); ++d) {
+    options.has_copy_streams.push_back(devices->KindOf(static_cast<int64_t>(d)) != "cpu");
   }
   const std::vector<std::vector<double>> times = actors::MedianComputeSeconds(
       run.plan, WithoutCoreSharing(run.plan, events, run.cores),

@@ -71,6 +71,9 @@ struct DeviceKind {
   friend bool operator==(const DeviceKind&, const DeviceKind&) = default;
 };
 
+// Whether the device has memory of its own, and copies to and from its host beside its kernels.
+inline bool HasHostLink(const DeviceKind& kind) { return kind.host_link_bytes_per_s > 0; }
+
 // What a copy to or from the memory of the host takes. One within a memory reads and writes it.
 double HostCopySeconds(const DeviceKind& kind, double num_bytes);
 

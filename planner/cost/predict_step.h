@@ -1,7 +1,8 @@
 // How long a step of a plan is predicted to take, from the predicted times of its phases.
 //
 // Of a stage, per micro-batch:
-//   compute    its compute lane: kernels, and the collectives between them
+//   compute    its compute lane: kernels, the collectives between them, and copies to and from
+//              hosts as far as kernels of their phases do not hide them
 //   reduced    collectives that float beside it
 //   received   receives, which the micro-batch waits for; sent likewise
 // and per step: its other lanes, and what floats beside them. Of a stage's devices the slowest

@@ -13,8 +13,8 @@
 namespace penstock::planner {
 namespace {
 
-// Cores and links, each with the time until which it is taken. As what asks for them comes in order
-// of time, the first to ask is the first served.
+// Cores, links and copy streams, each with the time until which it is taken. As what asks for them
+// comes in order of time, the first to ask is the first served.
 class ReplayTimes : public FiringTimes {
  public:
   ReplayTimes(const Plan& plan, const ReplayOptions& options) : plan_(plan), options_(options) {}
@@ -26,6 +26,15 @@ class ReplayTimes : public FiringTimes {
   double Compute(const FiredActor& fired, double now, double seconds) override {
     double& free = core_free_[Of(options_.core_of_device, fired.device)];
     return free = std::max(free, now) + seconds;
+  }
+
+  bool HasCopyStreams(uint32_t device) const override {
+    return !options_.has_copy_streams.empty() && options_.has_copy_streams[device];
+  }
+
+  double Copy(const FiredActor& fired, bool is_to_host, double begin_s, double seconds) override {
+    double& free = copy_free_[{fired.device, is_to_host}];
+    return free = std::max(free, begin_s) + seconds;
   }
 
   double Communicate(uint32_t rendezvous, uint32_t /*number*/, double now) override {
@@ -88,6 +97,7 @@ class ReplayTimes : public FiringTimes {
   const Plan& plan_;
   const ReplayOptions& options_;
   absl::flat_hash_map<uint32_t, double> core_free_;
+  absl::flat_hash_map<std::pair<uint32_t, bool>, double> copy_free_;  // by device and direction
   absl::flat_hash_map<std::pair<uint64_t, uint64_t>, double> link_free_;
 };
 

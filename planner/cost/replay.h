@@ -1,5 +1,6 @@
 // How long a step of a plan takes if each device, core and direction of a link does one thing at a
-// time, and nothing else takes time: a bound that a run can be compared with.
+// time (but a device with copy streams copies beside its kernels), and nothing else takes time: a
+// bound that a run can be compared with.
 //
 // The plan is fired in virtual time (fire_plan.h), under the same rules as in the engine: lanes in
 // the stages' orders, gates, tokens and credits. What differs from a run: computation takes a given
@@ -36,6 +37,9 @@ struct ReplayOptions {
   // Where devices are. Empty: each in a process, and on cores, of its own.
   std::vector<uint32_t> process_of_device;  // pairs of processes have a link for each direction
   std::vector<uint32_t> core_of_device;     // devices on one core take turns
+  // Which devices copy to and from their hosts beside kernels, one copy at a time in each
+  // direction. Empty: none; copies then take turns with kernels.
+  std::vector<bool> has_copy_streams;
   // Of the link from one process to another, or between devices of one process, where each pair of
   // devices has its own. Null: the defaults of LinkRates.
   std::function<LinkRates(uint32_t from_process, uint32_t to_process)> link;

@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -144,6 +145,91 @@ TEST(ReplayTest, APipelineHasItsBubble) {
   EXPECT_NEAR(StepMs(TrainingPlan(3, 3), {{"h.matmul", 1}, {"h.gradient", 2}, {"w.update", 0.5}},
                      WithRates(0, 1e18)),
               12.5, 1e-9);
+}
+
+// One device. F: a, a copy of its result to the host, and b, which needs neither. Then what
+// follows.
+Plan StorePlan(uint32_t* store, uint32_t* host) {
+  Plan plan = EmptyPlan(1, 1, 1);
+  DeviceBuilder device(&plan, 0);
+  const uint32_t x = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+  const uint32_t y = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+  *host = device.AddHostRegister(RegisterClass::kChannel, kBytes);
+  device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
+  const uint32_t a = device.AddKernel("a", {}, {x});
+  *store = device.AddCopy("store", x, *host);
+  device.AddKernel("b", {}, {y});
+  device.Join(a, *store, x);
+  return plan;
+}
+
+// As the engine does it: a phase ends when its copies have, whatever the next one reads.
+TEST(ReplayTest, APhaseWaitsForItsCopies) {
+  uint32_t store = 0;
+  uint32_t host = 0;
+  Plan plan = StorePlan(&store, &host);
+  DeviceBuilder device(&plan, 0);
+  const uint32_t z = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+  const uint32_t loaded = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+  device.AddPhase("B", PhaseKind::kBackward, Lane::kCompute, true);
+  device.AddKernel("c", {}, {z});
+  const uint32_t load = device.AddCopy("load", host, loaded);
+  device.AddChannel({store, load, host, 1, 1, 1, 0});
+  const std::map<std::string, double> long_store = {{"a", 1}, {"store", 5}, {"b", 2}, {"c", 3}};
+  const std::map<std::string, double> short_store = {{"a", 1}, {"store", 1}, {"b", 2}, {"c", 3}};
+  ReplayOptions options;
+  options.has_copy_streams = {true};
+  EXPECT_NEAR(StepMs(plan, long_store, options), 1 + 5 + 3, 1e-9);
+  EXPECT_NEAR(StepMs(plan, short_store, options), 1 + 2 + 3, 1e-9);
+  // On a CPU, which works in the memory of the host, they take turns with kernels.
+  options.has_copy_streams = {false};
+  EXPECT_NEAR(StepMs(plan, long_store, options), 1 + 5 + 2 + 3, 1e-9);
+  EXPECT_NEAR(StepMs(plan, short_store), 1 + 1 + 2 + 3, 1e-9);
+}
+
+// As in the engine: a phase of another lane that has tokens of a copy waits for it, and gives its
+// credits back when its own copy has ended.
+TEST(ReplayTest, APhaseOfAnotherLaneWaitsForTheCopiesThatItHasTokensOf) {
+  uint32_t store = 0;
+  uint32_t host = 0;
+  Plan plan = StorePlan(&store, &host);
+  DeviceBuilder device(&plan, 0);
+  const uint32_t loaded = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+  device.AddPhase("update", PhaseKind::kAfterStep, Lane::kPerStep, false);
+  const uint32_t load = device.AddCopy("load", host, loaded);
+  device.AddKernel("c", {}, {});
+  device.AddChannel({store, load, host, 1, 1, 1, 0});
+  ReplayOptions options;
+  options.has_copy_streams = {true};
+  // The next F needs the place on the host.
+  EXPECT_NEAR(StepMs(plan, {{"a", 1}, {"store", 5}, {"b", 2}, {"load", 4}, {"c", 2}}, options),
+              1 + 5 + 4, 1e-9);
+}
+
+// What waits for a copy holds up what comes behind it in the planned order, copies included; a copy
+// waits for copies in its direction alone.
+TEST(ReplayTest, CopiesBeginInTheirTurn) {
+  Plan plan = EmptyPlan(1, 1, 1);
+  DeviceBuilder device(&plan, 0);
+  std::vector<uint32_t> host;
+  std::vector<uint32_t> loaded;
+  for (int i = 0; i < 3; ++i) {
+    host.push_back(device.AddHostRegister(RegisterClass::kWorkspace, kBytes));
+    loaded.push_back(device.AddRegister(RegisterClass::kWorkspace, kBytes));
+  }
+  device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
+  const uint32_t load = device.AddCopy("load", host[0], loaded[0]);
+  const uint32_t a = device.AddKernel("a", {loaded[0]}, {});
+  device.AddCopy("store", loaded[1], host[1]);
+  device.AddCopy("next load", host[2], loaded[2]);
+  device.AddKernel("b", {}, {});
+  device.Join(load, a, loaded[0]);
+  ReplayOptions options;
+  options.has_copy_streams = {true};
+  // load, a, then both copies beside b.
+  const std::map<std::string, double> times_ms = {
+      {"load", 3}, {"a", 2}, {"store", 6}, {"next load", 4}, {"b", 1}};
+  EXPECT_NEAR(StepMs(plan, times_ms, options), 3 + 2 + 6, 1e-9);
 }
 
 TEST(ReplayTest, ADeadlockIsAnError) {

@@ -168,7 +168,8 @@ void Firing::FireReady(uint32_t p) {
   PhaseState& state = phases_[p];
   ReadyItems& ready = ready_[p];
   while (true) {
-    const bool can_compute = state.computing == kNone && !ready.computation.empty();
+    const bool can_compute = state.computing == kNone && !ready.computation.empty() &&
+                             !WaitsForCopy(ready.computation[0]);
     const bool can_communicate = !ready.communication.empty();
     if (!can_compute && !can_communicate) return;
     const bool computes =
@@ -188,14 +189,44 @@ void Firing::FireTimed(uint32_t p, uint32_t item) {
   if (items_[item].member != kNone) {
     if (timed.next_of_group != kNone) Release(p, timed.next_of_group);
     StartCommunication(p, item);
+  } else if (timed.copy != kNone) {
+    FireCopy(p, item);
   } else if (timed.seconds > 0) {
     ++state.num_pending;
     state.computing = item;
     const FiredActor fired = {state.device, items_[item].actor, state.num_started - 1};
-    AddEvent(times_->Compute(fired, now_s_, timed.seconds), false, p);
+    AddEvent(times_->Compute(fired, now_s_, timed.seconds), TimedEvent::Kind::kComputation, p);
   } else {
     CompleteTimed(p, item);
   }
+}
+
+// All that its phase's stream has been given before is over. What waits for it follows on the
+// stream, in the planned order, and waits there; communication is started when it has ended.
+void Firing::FireCopy(uint32_t p, uint32_t item) {
+  PhaseState& state = phases_[p];
+  const TimedItem& timed = timed_items_[item];
+  ++state.num_pending;
+  const FiredActor fired = {state.device, items_[item].actor, state.num_started - 1};
+  const double end_s = times_->Copy(fired, copies_[timed.copy].is_to_host,
+                                    std::max(now_s_, timed.after_s), timed.seconds);
+  AddEvent(end_s, TimedEvent::Kind::kCopy, timed.copy);
+  for (uint32_t i = item == 0 ? 0 : items_[item - 1].waits_end; i < items_[item].waits_end; ++i) {
+    if (items_[waits_[i]].member != kNone) continue;
+    double& after_s = timed_items_[waits_[i]].after_s;
+    after_s = std::max(after_s, end_s);
+    Release(p, waits_[i]);
+  }
+}
+
+void Firing::CompleteCopy(const StreamCopy& copy) {
+  const uint32_t item = copy.item;
+  --phases_[copy.phase].num_pending;
+  for (uint32_t i = item == 0 ? 0 : items_[item - 1].waits_end; i < items_[item].waits_end; ++i) {
+    if (items_[waits_[i]].member != kNone) Release(copy.phase, waits_[i]);
+  }
+  Complete(item);
+  List(copy.phase);
 }
 
 void Firing::Release(uint32_t p, uint32_t item) {
@@ -222,7 +253,8 @@ void Firing::StartCommunication(uint32_t p, uint32_t item) {
     CompleteRendezvous(rendezvous, p);
   } else {
     const uint32_t number = members_[rendezvous_.begin(rendezvous)].num_completed;
-    AddEvent(times_->Communicate(rendezvous, number, now_s_), true, rendezvous);
+    AddEvent(times_->Communicate(rendezvous, number, now_s_), TimedEvent::Kind::kRendezvous,
+             rendezvous);
   }
 }
 
@@ -247,12 +279,14 @@ void Firing::Prefetch() const {
   constexpr size_t kListsAhead = 4;
   const auto computing = [this](size_t ahead) {
     const TimedEvent* event = events_.Ahead(ahead);
-    return event == nullptr || event->is_rendezvous ? kNone : phases_[event->index].computing;
+    return event == nullptr || event->kind != TimedEvent::Kind::kComputation
+               ? kNone
+               : phases_[event->index].computing;
   };
   if (const TimedEvent* event = events_.Ahead(kPhaseAhead); event != nullptr) {
-    if (event->is_rendezvous) {
+    if (event->kind == TimedEvent::Kind::kRendezvous) {
       __builtin_prefetch(&members_[rendezvous_.begin(event->index)]);
-    } else {
+    } else if (event->kind == TimedEvent::Kind::kComputation) {
       __builtin_prefetch(&phases_[event->index]);
       __builtin_prefetch(&ready_[event->index]);
     }
@@ -273,8 +307,10 @@ bool Firing::TakeEvent() {
   Prefetch();
   const auto [time, event] = events_.Take();
   now_s_ = time;
-  if (event.is_rendezvous) {
+  if (event.kind == TimedEvent::Kind::kRendezvous) {
     CompleteRendezvous(event.index, kNone);
+  } else if (event.kind == TimedEvent::Kind::kCopy) {
+    CompleteCopy(copies_[event.index]);
   } else {
     PhaseState& state = phases_[event.index];
     const uint32_t item = std::exchange(state.computing, kNone);

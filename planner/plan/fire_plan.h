@@ -18,6 +18,11 @@
 // completes when the times say so. Then step_ends_s is filled in; replay.h has times from rates of
 // links.
 //
+// On a device that works beside copies to and from its host (FiringTimes::HasCopyStreams), a copy
+// of a phase of a lane begins when what comes before it in the planned order has been computed, and
+// goes on beside what comes behind it. Of that, the first that waits for the copy holds up the
+// others. The phase ends when its copies have, and their tokens and credits are given then.
+//
 // Thread rule: pure functions, but for the times given to them.
 
 #ifndef PENSTOCK_PLANNER_PLAN_FIRE_PLAN_H_
@@ -56,10 +61,15 @@ struct FiredActor {
 class FiringTimes {
  public:
   virtual ~FiringTimes() = default;
-  // Of the computation of an actor that does not communicate.
+  // Of the computation or copy of an actor that does not communicate.
   virtual double ComputeSeconds(uint32_t device, uint32_t actor) const = 0;
   // When a computation that could begin at `now` ends. Calls come in order of time.
   virtual double Compute(const FiredActor& fired, double now, double seconds) = 0;
+  // Whether the device copies to and from its host beside its kernels.
+  virtual bool HasCopyStreams(uint32_t device) const = 0;
+  // When such a copy ends, which could begin at `begin_s`. Those of a direction come in their
+  // order.
+  virtual double Copy(const FiredActor& fired, bool is_to_host, double begin_s, double seconds) = 0;
   // When the communication of a rendezvous ends, for the `number`th time, that all members had
   // started at `now`. Likewise.
   virtual double Communicate(uint32_t rendezvous, uint32_t number, double now) = 0;

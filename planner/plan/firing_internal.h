@@ -73,7 +73,9 @@ struct PhaseState {
 
 // With times: what an item takes, and what it waits for.
 struct TimedItem {
-  double seconds = 0;              // of computation
+  double seconds = 0;              // of computation or a copy
+  double after_s = 0;              // when the copies that it waits for end
+  uint32_t copy = kNone;           // into copies_, of one that runs beside kernels
   uint32_t next_of_group = kNone;  // of a collective: the item that may fire after it has
   uint32_t num_inputs = 0;         // items that it waits for in its phase
   uint32_t num_waiting = 0;        // of these in the instance that runs
@@ -86,10 +88,18 @@ struct ReadyItems {
   Heap communication;
 };
 
-// With times: the end of a phase's computation, or of a rendezvous.
+// With times: a copy that runs beside the kernels of its device.
+struct StreamCopy {
+  uint32_t phase = 0;
+  uint32_t item = 0;
+  bool is_to_host = false;
+};
+
+// With times: the end of a phase's computation, of a rendezvous, or of a copy beside kernels.
 struct TimedEvent {
-  bool is_rendezvous = false;
-  uint32_t index = 0;  // of the rendezvous or phase
+  enum class Kind : uint8_t { kComputation, kRendezvous, kCopy };
+  Kind kind = Kind::kComputation;
+  uint32_t index = 0;  // of the phase, rendezvous or copy
 };
 
 // A member of a rendezvous.
@@ -211,17 +221,24 @@ class Firing {
   void CompleteLaunched(const PhaseState& state);
   // With times: starts what is ready, of computation one item at a time, the first.
   void FireReady(uint32_t p);
+  // Whether the item has its turn and waits for a copy. One that is a copy waits on its own stream.
+  bool WaitsForCopy(uint32_t item) const {
+    return timed_items_[item].copy == kNone && timed_items_[item].after_s > now_s_;
+  }
   void FireTimed(uint32_t p, uint32_t item);
+  void FireCopy(uint32_t p, uint32_t item);
   // With times: an item of the phase waits for one less.
   void Release(uint32_t p, uint32_t item);
   // With times: its dependents wait for one less, and Complete.
   void CompleteTimed(uint32_t p, uint32_t item);
+  // A copy beside kernels has ended.
+  void CompleteCopy(const StreamCopy& copy);
   // A communication of the phase starts.
   void StartCommunication(uint32_t p, uint32_t item);
   // All who meet have what they wait for. The phase `advancing` goes on by itself.
   void CompleteRendezvous(uint32_t rendezvous, uint32_t advancing);
-  void AddEvent(double time, bool is_rendezvous, uint32_t index) {
-    events_.Add(time, {is_rendezvous, index});
+  void AddEvent(double time, TimedEvent::Kind kind, uint32_t index) {
+    events_.Add(time, {kind, index});
   }
   // Moves time to the next event, which happens; false: there is none.
   bool TakeEvent();
@@ -277,6 +294,7 @@ class Firing {
   std::vector<TokenCounter> counters_;
   std::vector<Item> items_;
   std::vector<TimedItem> timed_items_;  // of each item, with times
+  std::vector<StreamCopy> copies_;
   std::vector<uint32_t> waits_;
   std::vector<uint32_t> produced_;
   std::vector<uint32_t> consumed_;

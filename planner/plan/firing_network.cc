@@ -171,6 +171,13 @@ void Firing::AddTimes(const PhaseState& state, const std::vector<uint32_t>& prev
     }
     if (items_[i].member == kNone) {
       timed_items_[i].seconds = times_->ComputeSeconds(state.device, items_[i].actor);
+      const ActorPlan& actor = plan_.devices[state.device].actors[items_[i].actor];
+      if (actor.kind == ActorKind::kCopy && phase.lane != Lane::kFloating &&
+          times_->HasCopyStreams(state.device)) {
+        timed_items_[i].copy = static_cast<uint32_t>(copies_.size());
+        copies_.push_back({phase_base_[state.device] + state.phase, i,
+                           plan_.kernels[actor.kernel].op == "to_host"});
+      }
     } else if (const uint32_t before = previous[items_[i].actor]; before != kNone) {
       timed_items_[state.first_item + (before - phase.first_actor)].next_of_group = i;
       ++timed_items_[i].num_inputs;

@@ -117,7 +117,7 @@ double CollectiveBytes(const CollectiveSpec& spec, size_t num_members) {
 }
 
 MachineResources::MachineResources(const Machine& machine, uint32_t num_devices)
-    : machine_(machine), cores_of_device_(num_devices, kNone) {
+    : machine_(machine), cores_of_device_(num_devices, kNone), host_link_free_s_(num_devices) {
   uint32_t device = 0;
   for (const CoreGroup& cores : machine.core_groups) {
     const bool communicates = !machine.core_shares.empty() && !cores.has_spare_core();
@@ -147,6 +147,14 @@ MachineResources::Interval MachineResources::Compute(uint32_t device, double now
     *core = begin + seconds;
   }
   return {begin, begin + seconds};
+}
+
+MachineResources::Interval MachineResources::Copy(uint32_t device, bool is_to_host, double now,
+                                                  double seconds) {
+  double& free_s = host_link_free_s_[device][is_to_host ? 1 : 0];
+  const double begin = std::max(now, free_s);
+  free_s = begin + seconds;
+  return {begin, free_s};
 }
 
 MachineResources::Interval MachineResources::Communicate(const Route& route,

@@ -1,5 +1,5 @@
-// What work occupies on a machine: links, and cores that devices share, each with the time until
-// which it is taken.
+// What work occupies on a machine: links, those between devices and their hosts included, and cores
+// that devices share, each with the time until which it is taken.
 //
 //   cores   that devices share serve one kernel each at a time, in the order in which kernels
 //           become ready
@@ -8,12 +8,15 @@
 //           collectives. What crosses a slow link takes it for as long as it lasts, and a faster
 //           one for the time in which that would carry as much: a sum of gradients between nodes
 //           does not hold up what passes inside a node, not even while it waits
+//   copies  between the memories of a device and its host have a link of their own, which carries
+//           one at a time in each direction
 //
 // Thread rule: one thread.
 
 #ifndef PENSTOCK_PLANNER_SIMULATOR_MACHINE_RESOURCES_H_
 #define PENSTOCK_PLANNER_SIMULATOR_MACHINE_RESOURCES_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <tuple>
@@ -95,6 +98,8 @@ class MachineResources {
   // When a device computes for `seconds`, if it could begin at `now`. Calls, here and below, come
   // in order of time.
   Interval Compute(uint32_t device, double now, double seconds);
+  // When the device copies to or from its host for `seconds`, if it could begin at `now`.
+  Interval Copy(uint32_t device, bool is_to_host, double now, double seconds);
   // When `devices`, all of which had started at `now`, have communicated.
   Interval Communicate(const Route& route, absl::Span<const uint32_t> devices, double now);
 
@@ -108,6 +113,7 @@ class MachineResources {
   const Machine& machine_;
   std::vector<uint32_t> cores_of_device_;  // index into core_free_s_; kNone: its own
   std::vector<std::vector<double>> core_free_s_;
+  std::vector<std::array<double, 2>> host_link_free_s_;  // of each device: from and to its host
   std::vector<double> link_bytes_per_s_;
   // Until when links are taken, and until when by what goes ahead.
   std::vector<double> link_free_s_;

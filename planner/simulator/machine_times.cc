@@ -16,6 +16,7 @@ MachineTimes::MachineTimes(const SimulatedNetwork& network, const graph::OpRegis
                            SimulationObserver* observer)
     : network_(network),
       rendezvous_(rendezvous),
+      machine_(machine),
       observer_(observer),
       kernels_(network.plan.kernels, ops, machine, network.devices),
       resources_(machine, static_cast<uint32_t>(network.class_of.size())) {
@@ -31,6 +32,18 @@ double MachineTimes::Compute(const FiredActor& fired, double now, double seconds
   const MachineResources::Interval interval =
       resources_.Compute(network_.devices[fired.device], now, seconds);
   if (observer_ != nullptr) observer_->OnComputed(fired, interval.begin_s, interval.end_s);
+  return interval.end_s;
+}
+
+bool MachineTimes::HasCopyStreams(uint32_t device) const {
+  return HasHostLink(machine_.cluster.KindOf(network_.devices[device]));
+}
+
+double MachineTimes::Copy(const FiredActor& fired, bool is_to_host, double begin_s,
+                          double seconds) {
+  const MachineResources::Interval interval =
+      resources_.Copy(network_.devices[fired.device], is_to_host, begin_s, seconds);
+  if (observer_ != nullptr) observer_->OnCopied(fired, interval.begin_s, interval.end_s);
   return interval.end_s;
 }
 

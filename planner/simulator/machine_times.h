@@ -24,6 +24,8 @@ class SimulationObserver {
  public:
   virtual ~SimulationObserver() = default;
   virtual void OnComputed(const FiredActor& fired, double begin_s, double end_s) = 0;
+  // To or from the host, beside kernels.
+  virtual void OnCopied(const FiredActor& fired, double begin_s, double end_s) = 0;
   virtual void OnCommunicated(uint32_t rendezvous, uint32_t number, double begin_s,
                               double end_s) = 0;
 };
@@ -37,6 +39,8 @@ class MachineTimes : public FiringTimes {
 
   double ComputeSeconds(uint32_t device, uint32_t actor) const override;
   double Compute(const FiredActor& fired, double now, double seconds) override;
+  bool HasCopyStreams(uint32_t device) const override;
+  double Copy(const FiredActor& fired, bool is_to_host, double begin_s, double seconds) override;
   double Communicate(uint32_t rendezvous, uint32_t number, double now) override;
 
   // Flops of the kernels of one step over what the devices could compute in a second.
@@ -49,6 +53,7 @@ class MachineTimes : public FiringTimes {
  private:
   const SimulatedNetwork& network_;
   const RendezvousTable& rendezvous_;
+  const Machine& machine_;
   SimulationObserver* const observer_;
   KernelTable kernels_;
   MachineResources resources_;

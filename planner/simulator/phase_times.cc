@@ -1,5 +1,7 @@
 #include "planner/simulator/phase_times.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <numeric>
@@ -27,23 +29,56 @@ class PhasePredictor {
                  const PlanPeers& peers)
       : machine_(machine),
         peers_(peers),
-        kernels_(plan.is_folded() ? plan.kernels : plan.common.kernels, ops, machine,
-                 Iota(plan.num_devices())) {}
+        specs_(plan.is_folded() ? plan.kernels : plan.common.kernels),
+        kernels_(specs_, ops, machine, Iota(plan.num_devices())) {}
 
   double Seconds(const DevicePlan& program, const PhasePlan& phase, uint32_t device) {
+    const auto begin = program.actors.begin() + phase.first_actor;
+    const bool has_copies =
+        phase.lane != Lane::kFloating && HasHostLink(machine_.cluster.KindOf(device)) &&
+        std::any_of(begin, begin + phase.num_actors,
+                    [](const ActorPlan& actor) { return actor.kind == ActorKind::kCopy; });
+    if (has_copies) return SecondsWithCopies(program, phase, device);
     double seconds = 0;
     for (uint32_t a = phase.first_actor; a < phase.first_actor + phase.num_actors; ++a) {
-      const ActorPlan& actor = program.actors[a];
-      if (actor.kernel != kNone) {
-        seconds += kernels_.Seconds(actor.kernel, device);
-      } else if (const uint32_t rendezvous = peers_.MeetingOf(actor); rendezvous != kNone) {
-        seconds += CommunicationSeconds(rendezvous, device);
-      }
+      seconds += SecondsOf(program.actors[a], device);
     }
     return seconds;
   }
 
  private:
+  double SecondsOf(const ActorPlan& actor, uint32_t device) {
+    if (actor.kernel != kNone) return kernels_.Seconds(actor.kernel, device);
+    const uint32_t rendezvous = peers_.MeetingOf(actor);
+    return rendezvous == kNone ? 0 : CommunicationSeconds(rendezvous, device);
+  }
+
+  // Copies begin in their turn and go on beside what follows, up to what waits for them.
+  double SecondsWithCopies(const DevicePlan& program, const PhasePlan& phase, uint32_t device) {
+    const uint32_t end = phase.first_actor + phase.num_actors;
+    std::vector<std::vector<uint32_t>> waits(phase.num_actors);  // copies' ends that it waits for
+    for (const ChannelPlan& channel : program.channels) {
+      if (channel.producer < phase.first_actor || channel.producer >= end) continue;
+      if (channel.consumer < phase.first_actor || channel.consumer >= end) continue;
+      if (program.actors[channel.producer].kind != ActorKind::kCopy) continue;
+      waits[channel.consumer - phase.first_actor].push_back(channel.producer - phase.first_actor);
+    }
+    std::vector<double> ends_s(phase.num_actors);
+    std::array<double, 2> link_free_s = {};  // by direction
+    double now_s = 0;
+    for (uint32_t i = 0; i < phase.num_actors; ++i) {
+      const ActorPlan& actor = program.actors[phase.first_actor + i];
+      double begin_s = now_s;
+      for (const uint32_t copy : waits[i]) begin_s = std::max(begin_s, ends_s[copy]);
+      const bool is_copy = actor.kind == ActorKind::kCopy;
+      double& free_s = is_copy ? link_free_s[IsToHost(actor) ? 1 : 0] : now_s;
+      ends_s[i] = free_s = std::max(begin_s, free_s) + SecondsOf(actor, device);
+    }
+    return std::max({now_s, link_free_s[0], link_free_s[1]});
+  }
+
+  bool IsToHost(const ActorPlan& copy) const { return specs_[copy.kernel].op == "to_host"; }
+
   double CommunicationSeconds(uint32_t rendezvous, uint32_t device) {
     const uint32_t group = peers_.GroupOf(rendezvous, device);
     const std::vector<uint32_t>& devices = peers_.DevicesOf(rendezvous, group);
@@ -66,6 +101,7 @@ class PhasePredictor {
 
   const Machine& machine_;
   const PlanPeers& peers_;
+  const std::vector<KernelPlan>& specs_;
   const KernelTable kernels_;
   std::map<std::pair<uint32_t, uint32_t>, GroupShape> shapes_;  // by set and group
 };

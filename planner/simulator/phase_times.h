@@ -1,5 +1,6 @@
 // Predicted times of the phases of a plan on a machine: the sums of the times that kernels,
-// collectives and messages take there by themselves.
+// collectives and messages take there by themselves, with copies to and from hosts beside them as
+// the engine runs those (plan/fire_plan.h).
 //
 // Thread rule: a pure function.
 

@@ -14,7 +14,7 @@ namespace {
 TEST(PredictPhasesTest, PhasesAddUpToTheStep) {
   const graph::OpRegistry ops = graph::BuiltinOps();
   const PolicyRegistry policies = BuiltinPolicies();
-  for (const char* strategy : {"dp=1", "tp=2"}) {
+  for (const char* strategy : {"dp=1", "tp=2", "offload=all", "tp=2,offload=activations"}) {
     for (const char* preset : {"hgx-h100:1", "v100-ib100:1"}) {
       SCOPED_TRACE(StrCat(strategy, " on ", preset));
       testing::GptPlanOptions options;

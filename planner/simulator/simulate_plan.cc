@@ -66,6 +66,13 @@ class Recorder : public SimulationObserver {
     Keep(i, fired.actor, fired.number, begin_s, end_s);
   }
 
+  void OnCopied(const FiredActor& fired, double begin_s, double end_s) override {
+    const uint32_t i = index_[fired.device];
+    if (i == kNone) return;
+    activities_[i].AddCommunication(begin_s, end_s);
+    Keep(i, fired.actor, fired.number, begin_s, end_s);
+  }
+
   void OnCommunicated(uint32_t rendezvous, uint32_t number, double begin_s, double end_s) override {
     for (const ActorRef& member : rendezvous_.Of(rendezvous)) {
       const uint32_t i = index_[member.device];

@@ -5,6 +5,9 @@
 //   kernels         take what kernel_seconds.h says, on the device's kind, and at least a launch
 //   messages        take the latency and the rate of the path between two devices
 //   collectives     take what collective_cost.h says of the group
+//   copies          between a device with memory of its own and its host, which `offload` makes,
+//                   take the link between the two, in each direction one after the other, and go on
+//                   beside kernels (plan/fire_plan.h). Others take turns with kernels
 // Kernels and communication wait for each other on cores that devices share and on links
 // (machine_resources.h). If communication takes a part of a core (Machine::core_shares), kernels
 // wait for that part.

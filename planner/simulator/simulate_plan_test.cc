@@ -91,6 +91,51 @@ TEST_F(SimulatePlanTest, AKernelTakesWhatItsDeviceNeeds) {
   EXPECT_NEAR(simulation.times[0].compute_s, 2e-3, 1e-6);
 }
 
+// Products of 2 ms with matrices of 40 kB on the host.
+constexpr char kHostMatrices[] = R"(graph g {
+  %x = input : f32[100, 100]
+  %m0 = state {memory="host"} : f32[100, 100]
+  %m1 = state {memory="host"} : f32[100, 100]
+  %m2 = state {memory="host"} : f32[100, 100]
+  %m3 = state {memory="host"} : f32[100, 100]
+  %a = matmul(%x, %m0) : f32[100, 100]
+  %b = matmul(%a, %m1) : f32[100, 100]
+  %c = matmul(%b, %m2) : f32[100, 100]
+  %d = matmul(%c, %m3) : f32[100, 100]
+  return %d
+})";
+
+TEST_F(SimulatePlanTest, CopiesToAndFromTheHostGoOnBesideKernels) {
+  const Plan plan = PlanOf(kHostMatrices);
+  const auto simulate = [&](double host_link_bytes_per_s, bool keeps_events = false) {
+    ClusterSpec spec = TwoPairs(1e15).cluster.spec();
+    spec.kinds[0].host_link_bytes_per_s = host_link_bytes_per_s;
+    return Simulate(plan, {*Cluster::Create(std::move(spec))}, keeps_events);
+  };
+  // Copies of 1 ms hide behind the product before, but for the first one.
+  const Simulation hidden = simulate(40e6, true);
+  EXPECT_NEAR(hidden.step_s, 1e-3 + 4 * 2e-3, 1e-5);
+  EXPECT_NEAR(hidden.times[0].compute_s, 4 * 2e-3, 1e-5);
+  EXPECT_NEAR(hidden.exposed_comm_s(), 1e-3, 1e-5);
+  EXPECT_NEAR(hidden.bubble(), 0, 1e-3);
+  int num_copies = 0;
+  for (const SimulatedEvent& event : hidden.events) {
+    if (event.actor == kNone || event.step != hidden.step) continue;
+    if (plan.devices[0].actors[event.actor].kind != ActorKind::kCopy) continue;
+    ++num_copies;
+    EXPECT_NEAR(event.end_s - event.begin_s, 1e-3, 1e-6);
+  }
+  EXPECT_EQ(num_copies, 4);
+  // Those of 4 ms are what a step takes, with the product behind the last one.
+  EXPECT_NEAR(simulate(10e6).step_s, 4 * 4e-3 + 2e-3, 1e-5);
+  // A device that works in the memory of its host, such as a CPU, copies there itself.
+  ClusterSpec cpu = TwoPairs(1e15).cluster.spec();
+  cpu.kinds[0].memory_bytes_per_s = 80e6;
+  const Simulation in_turns = Simulate(plan, {*Cluster::Create(std::move(cpu))});
+  EXPECT_NEAR(in_turns.step_s, 4 * 1e-3 + 4 * 2e-3, 1e-5);
+  EXPECT_NEAR(in_turns.times[0].compute_s, in_turns.step_s, 1e-9);
+}
+
 // What is computed again keeps devices busy, but trains no faster.
 TEST_F(SimulatePlanTest, RecomputedFlopsAreNoneOfTheModels) {
   const Machine machine = {*FindClusterPreset("hgx-h100:1")};
