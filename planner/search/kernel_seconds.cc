@@ -70,6 +70,11 @@ double KernelTimes::LaunchSeconds() const {
   return slowest;
 }
 
+bool KernelTimes::HasHostLinks() const {
+  return std::all_of(kinds_.begin(), kinds_.end(),
+                     [](const Kind& kind) { return HasHostLink(*kind.kind); });
+}
+
 double KernelTimes::HostCopySeconds(double num_bytes) const {
   double slowest = 0;
   for (const Kind& kind : kinds_) {

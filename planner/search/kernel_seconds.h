@@ -35,6 +35,9 @@ class KernelTimes {
   // What the host takes to launch a kernel, however long that runs.
   double LaunchSeconds() const;
 
+  // Whether the devices have memory of their own, and copy to and from their hosts beside kernels.
+  bool HasHostLinks() const;
+
   // Of a copy between the memories of a device and its host.
   double HostCopySeconds(double num_bytes) const;
 

@@ -1,6 +1,7 @@
 #include "planner/search/stage_work.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <utility>
@@ -64,6 +65,8 @@ class Measurer {
       return node.attributes.GetBool("per_use", false) ||
              node.op->role() == graph::OpRole::kReduceScatter;
     });
+    has_host_copies_ = std::any_of(graph_.nodes().begin(), graph_.nodes().end(),
+                                   [](const Node& node) { return IsHostCopy(node.op->role()); });
     for (NodeId id = 0; id < graph_.num_nodes(); ++id) {
       if (phases_[id].is_live && !phases_[id].is_leaf) AddNode(id);
     }
@@ -71,12 +74,24 @@ class Measurer {
       HideSubBatches(&stage.forward);
       HideSubBatches(&stage.backward);
     }
+    for (const auto& [key, clock] : host_clocks_) {
+      if (clock.copying == nullptr) continue;
+      const double end_s = std::max(clock.link_free_s[0], clock.link_free_s[1]);
+      clock.copying->communication_s += std::max(end_s - clock.now_s, 0.0);
+    }
     AddMemoryAndTransfers(staged_, options_.send_costs, &groups_, &work_);
     return std::move(work_);
   }
 
  private:
   StageWork& StageOf(NodeId id) { return work_.stages[phases_[id].virtual_stage]; }
+  PhaseWork& PhaseWorkOf(NodeId id) {
+    const Moment moment = MomentOf(phases_[id].key);
+    StageWork& stage = StageOf(id);
+    return moment == Moment::kForward    ? stage.forward
+           : moment == Moment::kBackward ? stage.backward
+                                         : stage.update;
+  }
 
   // A sum of what the backward pass made that only nodes that run once a step read.
   bool IsGradientReduction(NodeId id) const {
@@ -96,7 +111,15 @@ class Measurer {
   void AddNode(NodeId id) {
     StageWork& stage = StageOf(id);
     const PhaseWork before = stage.backward;
-    AddNodeToPhase(id);
+    if (has_host_copies_) {
+      WaitForHostCopies(id);
+      const PhaseWork& phase = PhaseWorkOf(id);
+      const double before_s = phase.compute_s + phase.communication_s;
+      AddNodeToPhase(id);
+      HostClockOf(id).now_s += phase.compute_s + phase.communication_s - before_s;
+    } else {
+      AddNodeToPhase(id);
+    }
     if (graph_.node(id).phase == graph::Phase::kWeightBackward) {
       stage.weight.compute_s += stage.backward.compute_s - before.compute_s;
       stage.weight.communication_s += stage.backward.communication_s - before.communication_s;
@@ -123,16 +146,19 @@ class Measurer {
     }
     if (staged_.IsFree(id)) return;
     const Moment moment = MomentOf(key);
-    PhaseWork& phase = moment == Moment::kForward    ? stage.forward
-                       : moment == Moment::kBackward ? stage.backward
-                                                     : stage.update;
+    PhaseWork& phase = PhaseWorkOf(id);
     const double times = moment == Moment::kUpdate && key.per_microbatch
                              ? static_cast<double>(work_.num_microbatches)
                              : 1;
     phase.launch_s += times * KernelsOf(id).LaunchSeconds();
     if (IsHostCopy(node.op->role())) {
-      phase.communication_s +=
+      const double seconds =
           times * KernelsOf(id).HostCopySeconds(staged_.BytesOf(node.results[0]));
+      if (KernelsOf(id).HasHostLinks()) {
+        AddHostCopy(id, seconds);
+      } else {
+        phase.communication_s += seconds;
+      }
       return;
     }
     const std::optional<CollectiveKind> kind = CollectiveOf(node.op->role());
@@ -235,6 +261,43 @@ class Measurer {
     return options_.group.has_value() ? 0 : phases_[id].virtual_stage;
   }
   Beside& BesideOf(NodeId id) { return beside_[{WaitingStageOf(id), MomentOf(phases_[id].key)}]; }
+
+  // Copies to and from the hosts in the phases of one kind, which go on beside what follows them:
+  // when each link is free, as the phases' work is done in the order of the nodes.
+  struct HostClock {
+    double now_s = 0;
+    std::array<double, 2> link_free_s = {};  // from and to the host
+    PhaseWork* copying = nullptr;            // the phase of the last copy
+  };
+  HostClock& HostClockOf(NodeId id) {
+    return host_clocks_[{WaitingStageOf(id), MomentOf(phases_[id].key)}];
+  }
+
+  void AddHostCopy(NodeId id, double seconds) {
+    HostClock& clock = HostClockOf(id);
+    const Node& node = graph_.node(id);
+    double& free_s = clock.link_free_s[node.op->role() == graph::OpRole::kToHost ? 1 : 0];
+    free_s = std::max({free_s, clock.now_s, CopiedAt(id, node.operands[0])}) + seconds;
+    copied_s_[{&clock, staged_.roots[node.results[0]]}] = free_s;
+    clock.copying = &PhaseWorkOf(id);
+  }
+
+  // What has not been copied in phases of the node's kind has been there before them.
+  double CopiedAt(NodeId id, ValueId value) {
+    const auto found = copied_s_.find({&HostClockOf(id), staged_.roots[value]});
+    return found == copied_s_.end() ? 0 : found->second;
+  }
+
+  void WaitForHostCopies(NodeId id) {
+    const Node& node = graph_.node(id);
+    if (staged_.IsFree(id) || IsHostCopy(node.op->role())) return;
+    for (const ValueId operand : node.operands) {
+      const double wait_s = CopiedAt(id, operand) - HostClockOf(id).now_s;
+      if (wait_s <= 0) continue;
+      PhaseWorkOf(id).communication_s += wait_s;
+      HostClockOf(id).now_s += wait_s;
+    }
+  }
 
   // Not what takes the core on which the device computes.
   double HideableSeconds(int group, double seconds) const {
@@ -421,6 +484,9 @@ class Measurer {
   std::map<const PhaseWork*, InParts> in_parts_;
   bool has_zero_ = false;  // whether anything may go into beside_
   std::map<std::pair<int, Moment>, Beside> beside_;
+  bool has_host_copies_ = false;  // whether the following are used
+  std::map<std::pair<int, Moment>, HostClock> host_clocks_;
+  std::map<std::pair<const HostClock*, ValueId>, double> copied_s_;  // by root: when it is there
 };
 
 }  // namespace

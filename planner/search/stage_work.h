@@ -20,7 +20,9 @@
 // launches of all of them where the device is faster than that.
 //
 // Copies between a device and its host (strategy/offload.h) run in their phases, at the rate of the
-// link between the two, and what lies on the host counts apart.
+// link between the two, and what lies on the host counts apart. Where devices have memory of their
+// own, copies go on beside kernels, and what a phase waits for them counts: before what reads the
+// copy, and at its end.
 //
 // What passes between stages is charged as split-sends would send it, though what the graph has is
 // whole: which stages are on devices of their own is known only when stages have been joined. Of a
@@ -55,7 +57,7 @@ namespace penstock::planner {
 // Seconds of one kind of phase for one micro-batch.
 struct PhaseWork {
   double compute_s = 0;        // of its kernels, one after another
-  double communication_s = 0;  // inline, and copies to and from the host
+  double communication_s = 0;  // inline, and for copies to and from the host
   double core_s = 0;           // of that, what takes the core on which the device computes
   double launch_s = 0;         // the host's work, which runs beside both
   // What the phase takes.
