@@ -147,34 +147,32 @@ TEST(ReplayTest, APipelineHasItsBubble) {
               12.5, 1e-9);
 }
 
-// One device. F: a, a copy of its result to the host, and b, which needs neither. Then what
-// follows.
-Plan StorePlan(uint32_t* store, uint32_t* host) {
+// One device. F: a, a copy of its result to the host, and b, which needs neither. Then a phase that
+// copies the result back and computes c, which needs nothing.
+Plan StorePlan(PhaseKind kind, Lane lane, bool is_copied_first) {
   Plan plan = EmptyPlan(1, 1, 1);
   DeviceBuilder device(&plan, 0);
   const uint32_t x = device.AddRegister(RegisterClass::kWorkspace, kBytes);
   const uint32_t y = device.AddRegister(RegisterClass::kWorkspace, kBytes);
-  *host = device.AddHostRegister(RegisterClass::kChannel, kBytes);
+  const uint32_t z = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+  const uint32_t loaded = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+  const uint32_t host = device.AddHostRegister(RegisterClass::kChannel, kBytes);
   device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
   const uint32_t a = device.AddKernel("a", {}, {x});
-  *store = device.AddCopy("store", x, *host);
+  const uint32_t store = device.AddCopy("store", x, host);
   device.AddKernel("b", {}, {y});
-  device.Join(a, *store, x);
+  device.Join(a, store, x);
+  device.AddPhase("next", kind, lane, lane != Lane::kPerStep);
+  if (!is_copied_first) device.AddKernel("c", {}, {z});
+  const uint32_t load = device.AddCopy("load", host, loaded);
+  if (is_copied_first) device.AddKernel("c", {}, {z});
+  device.AddChannel({store, load, host, 1, 1, 1, 0});
   return plan;
 }
 
 // As the engine does it: a phase ends when its copies have, whatever the next one reads.
 TEST(ReplayTest, APhaseWaitsForItsCopies) {
-  uint32_t store = 0;
-  uint32_t host = 0;
-  Plan plan = StorePlan(&store, &host);
-  DeviceBuilder device(&plan, 0);
-  const uint32_t z = device.AddRegister(RegisterClass::kWorkspace, kBytes);
-  const uint32_t loaded = device.AddRegister(RegisterClass::kWorkspace, kBytes);
-  device.AddPhase("B", PhaseKind::kBackward, Lane::kCompute, true);
-  device.AddKernel("c", {}, {z});
-  const uint32_t load = device.AddCopy("load", host, loaded);
-  device.AddChannel({store, load, host, 1, 1, 1, 0});
+  const Plan plan = StorePlan(PhaseKind::kBackward, Lane::kCompute, false);
   const std::map<std::string, double> long_store = {{"a", 1}, {"store", 5}, {"b", 2}, {"c", 3}};
   const std::map<std::string, double> short_store = {{"a", 1}, {"store", 1}, {"b", 2}, {"c", 3}};
   ReplayOptions options;
@@ -190,15 +188,7 @@ TEST(ReplayTest, APhaseWaitsForItsCopies) {
 // As in the engine: a phase of another lane that has tokens of a copy waits for it, and gives its
 // credits back when its own copy has ended.
 TEST(ReplayTest, APhaseOfAnotherLaneWaitsForTheCopiesThatItHasTokensOf) {
-  uint32_t store = 0;
-  uint32_t host = 0;
-  Plan plan = StorePlan(&store, &host);
-  DeviceBuilder device(&plan, 0);
-  const uint32_t loaded = device.AddRegister(RegisterClass::kWorkspace, kBytes);
-  device.AddPhase("update", PhaseKind::kAfterStep, Lane::kPerStep, false);
-  const uint32_t load = device.AddCopy("load", host, loaded);
-  device.AddKernel("c", {}, {});
-  device.AddChannel({store, load, host, 1, 1, 1, 0});
+  const Plan plan = StorePlan(PhaseKind::kAfterStep, Lane::kPerStep, true);
   ReplayOptions options;
   options.has_copy_streams = {true};
   // The next F needs the place on the host.
@@ -211,19 +201,25 @@ TEST(ReplayTest, APhaseOfAnotherLaneWaitsForTheCopiesThatItHasTokensOf) {
 TEST(ReplayTest, CopiesBeginInTheirTurn) {
   Plan plan = EmptyPlan(1, 1, 1);
   DeviceBuilder device(&plan, 0);
-  std::vector<uint32_t> host;
-  std::vector<uint32_t> loaded;
-  for (int i = 0; i < 3; ++i) {
-    host.push_back(device.AddHostRegister(RegisterClass::kWorkspace, kBytes));
-    loaded.push_back(device.AddRegister(RegisterClass::kWorkspace, kBytes));
-  }
+  const uint32_t x = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+  const uint32_t loaded = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+  const uint32_t next_loaded = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+  const uint32_t host = device.AddHostRegister(RegisterClass::kWorkspace, kBytes);
+  const uint32_t next_host = device.AddHostRegister(RegisterClass::kWorkspace, kBytes);
+  const uint32_t stored = device.AddHostRegister(RegisterClass::kWorkspace, kBytes);
   device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
-  const uint32_t load = device.AddCopy("load", host[0], loaded[0]);
-  const uint32_t a = device.AddKernel("a", {loaded[0]}, {});
-  device.AddCopy("store", loaded[1], host[1]);
-  device.AddCopy("next load", host[2], loaded[2]);
+  const uint32_t fill = device.AddKernel("fill", {}, {x});
+  const uint32_t put = device.AddCopy("put", x, host);
+  const uint32_t next_put = device.AddCopy("next put", x, next_host);
+  const uint32_t load = device.AddCopy("load", host, loaded);
+  const uint32_t a = device.AddKernel("a", {loaded}, {});
+  const uint32_t store = device.AddCopy("store", x, stored);
+  const uint32_t next_load = device.AddCopy("next load", next_host, next_loaded);
   device.AddKernel("b", {}, {});
-  device.Join(load, a, loaded[0]);
+  for (const uint32_t copy : {put, next_put, store}) device.Join(fill, copy, x);
+  device.Join(put, load, host);
+  device.Join(next_put, next_load, next_host);
+  device.Join(load, a, loaded);
   ReplayOptions options;
   options.has_copy_streams = {true};
   // load, a, then both copies beside b.

