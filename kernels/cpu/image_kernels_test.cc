@@ -11,6 +11,7 @@
 #include <numeric>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -18,6 +19,7 @@
 
 #include "base/half.h"
 #include "base/random.h"
+#include "base/strings.h"
 #include "graph/op.h"
 #include "kernels/cpu/cpu_kernel.h"
 #include "kernels/cpu/onednn_matmul.h"
@@ -312,64 +314,70 @@ TEST_F(ImageKernelsTest, PoolingsFollowPyTorch) {
   }
 }
 
-// Rows are taken in parts, and elements are compared without branches: against windows that are
+// Windows are taken a vector at a time, or one by one if a row has few: against windows that are
 // looked at one by one. There are ties, a NaN, which is the largest, and a window of -inf alone.
-TEST_F(ImageKernelsTest, PoolingsOfWideRowsTakeEachWindow) {
+TEST_F(ImageKernelsTest, PoolingsTakeEachWindow) {
+  constexpr int64_t kPlanes = 3;
   constexpr int64_t kHeight = 5;
-  constexpr int64_t kWidth = 150;
-  constexpr int64_t kTaps = 3;
-  const Shape plane = {1, 1, kHeight, kWidth};
-  std::vector<double> values = ValuesOf(Draw(plane, 1, DType::kF64));
-  values[2 * kWidth + 77] = std::numeric_limits<double>::quiet_NaN();
-  for (int64_t row = 0; row < kHeight; ++row) {
-    for (int64_t column = 20; column < 30; ++column) {
-      values[row * kWidth + column] = -std::numeric_limits<double>::infinity();
-    }
-  }
-  const std::vector<double> plain = ValuesOf(Draw(plane, 3, DType::kF64));
-  for (const int64_t stride : {1, 2, 3}) {
-    SCOPED_TRACE(stride);
-    const int64_t height = (kHeight + 2 - kTaps) / stride + 1;
-    const int64_t width = (kWidth + 2 - kTaps) / stride + 1;
-    const Shape results = {1, 1, height, width};
-    const std::vector<double> dy = ValuesOf(Draw(results, 2, DType::kF64));
-    std::vector<double> largest;
-    std::vector<double> means;
-    std::vector<double> largest_grads(kHeight * kWidth);
-    std::vector<double> mean_grads(kHeight * kWidth);
-    for (int64_t i = 0; i < height * width; ++i) {
-      int64_t best = -1;
-      double sum = 0;
-      for (int64_t t = 0; t < kTaps * kTaps; ++t) {
-        const int64_t row = i / width * stride - 1 + t / kTaps;
-        const int64_t column = i % width * stride - 1 + t % kTaps;
-        if (row < 0 || row >= kHeight || column < 0 || column >= kWidth) continue;
-        const int64_t at = row * kWidth + column;
-        const bool is_larger = best < 0 || values[at] > values[best] ||
-                               (std::isnan(values[at]) && !std::isnan(values[best]));
-        if (is_larger) best = at;
-        sum += plain[at];
-        mean_grads[at] += dy[i] / 9;
+  for (const int64_t plane_width : {5, 18, 150}) {
+    const Shape planes = {1, kPlanes, kHeight, plane_width};
+    const int64_t plane_size = kHeight * plane_width;
+    std::vector<double> values = ValuesOf(Draw(planes, 1, DType::kF64));
+    for (int64_t row = 0; row < kHeight; ++row) {
+      for (int64_t column = plane_width / 8; column < plane_width / 8 + plane_width / 5 + 2;
+           ++column) {
+        values[row * plane_width + column] = -std::numeric_limits<double>::infinity();
       }
-      largest.push_back(values[best]);
-      largest_grads[best] += dy[i];
-      means.push_back(sum / 9);
     }
-    for (const DType dtype : {DType::kF32, DType::kF64}) {
-      SCOPED_TRACE(Name(dtype));
-      const Tensor x = Of(plane, values, dtype);
-      const Tensor gradient = Of(results, dy, dtype);
-      Attributes attributes = {{"window", Ints({kTaps, kTaps})},
-                               {"strides", Ints({stride, stride})},
-                               {"padding", Ints({1, 1})}};
-      EXPECT_THAT(Run("max_pool2d", attributes, {x})[0],
-                  Pointwise(::testing::NanSensitiveDoubleEq(), largest));
-      EXPECT_EQ(Run("max_pool2d_grad", attributes, {x, gradient})[0], largest_grads);
-      EXPECT_THAT(Run("avg_pool2d", attributes, {Of(plane, plain, dtype)})[0],
-                  Pointwise(DoubleNear(Tolerance(dtype)), means));
-      attributes.Set("plane", Ints({kHeight, kWidth}));
-      EXPECT_THAT(Run("avg_pool2d_grad", attributes, {gradient})[0],
-                  Pointwise(DoubleNear(Tolerance(dtype)), mean_grads));
+    values[plane_size + 2 * plane_width + plane_width / 2] =
+        std::numeric_limits<double>::quiet_NaN();
+    const std::vector<double> plain = ValuesOf(Draw(planes, 3, DType::kF64));
+    for (const auto& [taps, stride] :
+         std::vector<std::pair<int64_t, int64_t>>{{3, 1}, {3, 2}, {3, 3}, {2, 1}, {2, 4}, {4, 3}}) {
+      SCOPED_TRACE(StrCat(plane_width, " wide, ", taps, " taps, stride ", stride));
+      const int64_t height = (kHeight + 2 - taps) / stride + 1;
+      const int64_t width = (plane_width + 2 - taps) / stride + 1;
+      const Shape results = {1, kPlanes, height, width};
+      const std::vector<double> dy = ValuesOf(Draw(results, 2, DType::kF64));
+      std::vector<double> largest;
+      std::vector<double> means;
+      std::vector<double> largest_grads(kPlanes * plane_size);
+      std::vector<double> mean_grads(kPlanes * plane_size);
+      for (int64_t i = 0; i < kPlanes * height * width; ++i) {
+        const int64_t plane = i / (height * width);
+        int64_t best = -1;
+        double sum = 0;
+        for (int64_t t = 0; t < taps * taps; ++t) {
+          const int64_t row = i / width % height * stride - 1 + t / taps;
+          const int64_t column = i % width * stride - 1 + t % taps;
+          if (row < 0 || row >= kHeight || column < 0 || column >= plane_width) continue;
+          const int64_t at = plane * plane_size + row * plane_width + column;
+          const bool is_larger = best < 0 || values[at] > values[best] ||
+                                 (std::isnan(values[at]) && !std::isnan(values[best]));
+          if (is_larger) best = at;
+          sum += plain[at];
+          mean_grads[at] += dy[i] / static_cast<double>(taps * taps);
+        }
+        largest.push_back(values[best]);
+        largest_grads[best] += dy[i];
+        means.push_back(sum / static_cast<double>(taps * taps));
+      }
+      for (const DType dtype : {DType::kF32, DType::kF64}) {
+        SCOPED_TRACE(Name(dtype));
+        const Tensor x = Of(planes, values, dtype);
+        const Tensor gradient = Of(results, dy, dtype);
+        Attributes attributes = {{"window", Ints({taps, taps})},
+                                 {"strides", Ints({stride, stride})},
+                                 {"padding", Ints({1, 1})}};
+        EXPECT_THAT(Run("max_pool2d", attributes, {x})[0],
+                    Pointwise(::testing::NanSensitiveDoubleEq(), largest));
+        EXPECT_EQ(Run("max_pool2d_grad", attributes, {x, gradient})[0], largest_grads);
+        EXPECT_THAT(Run("avg_pool2d", attributes, {Of(planes, plain, dtype)})[0],
+                    Pointwise(DoubleNear(Tolerance(dtype)), means));
+        attributes.Set("plane", Ints({kHeight, plane_width}));
+        EXPECT_THAT(Run("avg_pool2d_grad", attributes, {gradient})[0],
+                    Pointwise(DoubleNear(Tolerance(dtype)), mean_grads));
+      }
     }
   }
 }
