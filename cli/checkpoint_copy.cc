@@ -23,7 +23,7 @@ namespace {
 std::vector<uint32_t> FirstOfProcesses(const Job& job, uint32_t num_devices) {
   const int64_t num_processes = std::min<int64_t>(job.cluster.processes, num_devices);
   const std::vector<uint32_t> devices =
-      ProcessDevicesOf(job, num_processes).value_or(std::vector<uint32_t>());
+      ProcessDevicesOf(job, num_processes, num_devices).value_or(std::vector<uint32_t>());
   std::vector<uint32_t> first(num_devices, 0);
   for (int64_t rank = 0; rank < num_processes; ++rank) {
     const actors::DeviceRange range =

@@ -142,6 +142,9 @@ TEST_F(CmdRunOptionsTest, AnOptimizerOnTheHostHasADeviceOfItsOwn) {
       plan({"--strategy", "dp=2,optimizer=host", "--set", "cluster.device_kind=\"emulated\""}).err,
       HasSubstr("optimizer=host: device 0 has the optimiser and is to be a CPU, not "
                 "\"emulated\"; set device_kind to [\"cpu\", \"emulated\", \"emulated\"]"));
+  EXPECT_THAT(plan({"--strategy", "dp=2,optimizer=host", "--cluster", "hgx-h100:1"}).err,
+              HasSubstr("optimizer=host: device 0 of the cluster is H100-SXM5-80GB, but the "
+                        "optimiser is to be on a CPU"));
   for (const std::string schedule : {"dualpipe", "interleaved"}) {
     EXPECT_THAT(plan({"--strategy", "pp=2,optimizer=host", "--set",
                       "parallel.schedule=\"" + schedule + "\""})

@@ -52,9 +52,9 @@ class Generator {
       std::function<absl::StatusOr<Parameters>(const std::vector<planner::StatePlan>&)>;
 
   // What the layout's strategy splits sequences over (cp, sp) takes whole sequences instead, as dp
-  // does; what is for gradients only (subbatches, recompute, offload) is ignored. `slots` is
-  // rounded up to a multiple of dp times cp. Prompts of up to `prompt_tokens` are read in as few
-  // steps as is reasonable, longer ones in more. REQUIRES: the model can generate.
+  // does; what is for gradients only (subbatches, recompute, offload, optimizer) is ignored.
+  // `slots` is rounded up to a multiple of dp times cp. Prompts of up to `prompt_tokens` are read
+  // in as few steps as is reasonable, longer ones in more. REQUIRES: the model can generate.
   static absl::StatusOr<std::unique_ptr<Generator>> Start(const Registries& registries,
                                                           const JobModel& model, int64_t slots,
                                                           int64_t prompt_tokens,

@@ -6,6 +6,7 @@
 #include "base/blocks.h"
 #include "base/counted.h"
 #include "base/strings.h"
+#include "planner/strategy/strategy.h"
 
 namespace penstock::cli {
 namespace {
@@ -29,16 +30,31 @@ std::vector<uint32_t> EvenBlocks(int64_t count, int64_t size) {
   return blocks;
 }
 
-// Processes share the devices evenly, those of a host one after the other.
-absl::StatusOr<HostDevices> DevicesOfProcesses(const std::vector<int64_t>& host_processes,
-                                               int64_t num_devices) {
+// Whether device 0 is one that has the optimiser, beside those that compute the gradients.
+bool HasOptimizerDevice(const Job& job) {
+  const auto strategy = planner::ParseStrategy(job.parallel.strategy);
+  return strategy.ok() && strategy->has_value() && (*strategy)->optimizer_on_host;
+}
+
+// The devices of `count` hosts or processes that share them evenly. The first one has the device
+// with the optimiser beside its share.
+std::vector<uint32_t> SharesOf(const Job& job, int64_t count, int64_t num_devices) {
+  const uint32_t beside = HasOptimizerDevice(job) && count < num_devices ? 1 : 0;
+  std::vector<uint32_t> shares = EvenBlocks(count, num_devices - beside);
+  shares[0] += beside;
+  return shares;
+}
+
+// Processes share the devices, those of a host one after the other.
+absl::StatusOr<HostDevices> DevicesOfProcesses(const Job& job, int64_t num_devices) {
+  const std::vector<int64_t>& host_processes = job.cluster.host_processes;
   const int64_t count = std::accumulate(host_processes.begin(), host_processes.end(), int64_t{0});
   if (count > num_devices) return TooManySlots(count, num_devices);
+  const std::vector<uint32_t> shares = SharesOf(job, count, num_devices);
   HostDevices devices;
-  int64_t first = 0;
+  auto first = shares.begin();
   for (const int64_t processes : host_processes) {
-    devices.push_back(static_cast<uint32_t>(BlockBegin(first + processes, count, num_devices) -
-                                            BlockBegin(first, count, num_devices)));
+    devices.push_back(std::accumulate(first, first + processes, uint32_t{0}));
     first += processes;
   }
   return devices;
@@ -49,10 +65,10 @@ absl::StatusOr<HostDevices> DevicesOfProcesses(const std::vector<int64_t>& host_
 absl::StatusOr<HostDevices> HostDevicesOf(const Job& job, int64_t num_devices) {
   const std::vector<Job::Host>& hosts = job.cluster.host;
   if (!job.cluster.host_processes.empty()) {
-    return DevicesOfProcesses(job.cluster.host_processes, num_devices);
+    return DevicesOfProcesses(job, num_devices);
   }
   if (hosts.empty()) {
-    if (job.cluster.hosts <= num_devices) return EvenBlocks(job.cluster.hosts, num_devices);
+    if (job.cluster.hosts <= num_devices) return SharesOf(job, job.cluster.hosts, num_devices);
     return AtKey(job, {"cluster.hosts"},
                  absl::InvalidArgumentError(StrCat("cluster.hosts = ", job.cluster.hosts, " for ",
                                                    Counted(num_devices, "device"),
@@ -80,10 +96,15 @@ absl::StatusOr<HostDevices> HostDevicesOf(const Job& job, int64_t num_devices) {
                           "parallel.strategy")));
 }
 
-absl::StatusOr<std::vector<uint32_t>> ProcessDevicesOf(const Job& job, int64_t num_processes) {
+absl::StatusOr<std::vector<uint32_t>> ProcessDevicesOf(const Job& job, int64_t num_processes,
+                                                       int64_t num_devices) {
   const std::vector<Job::Host>& hosts = job.cluster.host;
   // One process runs all.
-  if (hosts.empty() || num_processes == 1) return std::vector<uint32_t>();
+  if (num_processes == 1) return std::vector<uint32_t>();
+  if (hosts.empty()) {
+    return HasOptimizerDevice(job) ? SharesOf(job, num_processes, num_devices)
+                                   : std::vector<uint32_t>();
+  }
   int64_t given = 0;  // processes of hosts that say how many they have
   int64_t open = 0;   // hosts that do not
   for (const Job::Host& host : hosts) {

@@ -29,7 +29,7 @@ constexpr char kUneven[] =
 TEST(HostLayoutTest, ANumberOfHostsSpreadsDevicesEvenly) {
   EXPECT_THAT(*HostDevicesOf(Parse(""), 4), ElementsAre(4));
   EXPECT_THAT(*HostDevicesOf(Parse("hosts = 2\n"), 5), ElementsAre(2, 3));
-  EXPECT_THAT(*ProcessDevicesOf(Parse("hosts = 2\n"), 2), IsEmpty());
+  EXPECT_THAT(*ProcessDevicesOf(Parse("hosts = 2\n"), 2, 5), IsEmpty());
   EXPECT_THAT(HostDevicesOf(Parse("hosts = 3\n"), 2).status().ToString(),
               HasSubstr("job.toml:2:9: cluster.hosts = 3 for 2 devices"));
 }
@@ -37,16 +37,28 @@ TEST(HostLayoutTest, ANumberOfHostsSpreadsDevicesEvenly) {
 TEST(HostLayoutTest, NamedHostsHaveTheirDevices) {
   const Job job = Parse(kUneven);
   EXPECT_THAT(*HostDevicesOf(job, 4), ElementsAre(3, 1));
-  EXPECT_THAT(*ProcessDevicesOf(job, 1), IsEmpty());
-  EXPECT_THAT(*ProcessDevicesOf(job, 2), ElementsAre(3, 1));
+  EXPECT_THAT(*ProcessDevicesOf(job, 1, 7), IsEmpty());
+  EXPECT_THAT(*ProcessDevicesOf(job, 2, 7), ElementsAre(3, 1));
   EXPECT_THAT(*HostDevicesOf(Parse(std::string("hosts = 2\n") + kUneven), 4), ElementsAre(3, 1));
 }
 
 TEST(HostLayoutTest, AHostMaySayHowManyProcessesItHas) {
   const Job job =
       Parse("host = [{name = \"a\", devices = 5, processes = 2}, {name = \"b\", devices = 2}]\n");
-  EXPECT_THAT(*ProcessDevicesOf(job, 3), ElementsAre(2, 3, 2));
-  EXPECT_THAT(*ProcessDevicesOf(job, 4), ElementsAre(2, 3, 1, 1));
+  EXPECT_THAT(*ProcessDevicesOf(job, 3, 7), ElementsAre(2, 3, 2));
+  EXPECT_THAT(*ProcessDevicesOf(job, 4, 7), ElementsAre(2, 3, 1, 1));
+}
+
+TEST(HostLayoutTest, TheFirstHostHasTheDeviceOfTheOptimiserBesideItsShare) {
+  Job job = Parse("hosts = 2\n");
+  job.parallel.strategy = "dp=8,optimizer=host";
+  EXPECT_THAT(*HostDevicesOf(job, 9), ElementsAre(5, 4));
+  EXPECT_THAT(*ProcessDevicesOf(job, 4, 9), ElementsAre(3, 2, 2, 2));
+  EXPECT_THAT(*ProcessDevicesOf(job, 9, 9), ElementsAre(1, 1, 1, 1, 1, 1, 1, 1, 1));
+  EXPECT_THAT(*ProcessDevicesOf(job, 1, 9), IsEmpty());
+  job.cluster.host_processes = {4, 4};
+  EXPECT_THAT(*HostDevicesOf(job, 9), ElementsAre(5, 4));
+  EXPECT_THAT(*ProcessDevicesOf(job, 8, 9), ElementsAre(2, 1, 1, 1, 1, 1, 1, 1));
 }
 
 TEST(HostLayoutTest, HostsOfALaunchHaveTheDevicesOfTheirProcesses) {
@@ -54,7 +66,7 @@ TEST(HostLayoutTest, HostsOfALaunchHaveTheDevicesOfTheirProcesses) {
   job.cluster.host_processes = {2, 1};
   EXPECT_THAT(*HostDevicesOf(job, 3), ElementsAre(2, 1));
   EXPECT_THAT(*HostDevicesOf(job, 7), ElementsAre(4, 3));  // of processes: 2, 2 and 3
-  EXPECT_THAT(*ProcessDevicesOf(job, 3), IsEmpty());
+  EXPECT_THAT(*ProcessDevicesOf(job, 3, 7), IsEmpty());
   EXPECT_THAT(std::string(HostDevicesOf(job, 2).status().message()),
               HasSubstr("the hosts have 3 slots, a process each, and the job has 2 devices: "));
 }
@@ -64,9 +76,9 @@ TEST(HostLayoutTest, WhatDoesNotFitIsNamed) {
   EXPECT_THAT(HostDevicesOf(job, 8).status().ToString(),
               ::testing::AllOf(HasSubstr("job.toml:"), HasSubstr("the hosts have 4 devices (a has "
                                                                  "3, b 1) and the job has 8; ")));
-  EXPECT_THAT(ProcessDevicesOf(job, 3).status().ToString(),
+  EXPECT_THAT(ProcessDevicesOf(job, 3, 7).status().ToString(),
               HasSubstr("3 processes cannot be spread over 2 hosts (a has 3, b 1)"));
-  EXPECT_THAT(ProcessDevicesOf(job, 4).status().ToString(),
+  EXPECT_THAT(ProcessDevicesOf(job, 4, 7).status().ToString(),
               HasSubstr("host b has 2 processes for 1 device"));
   EXPECT_THAT(HostDevicesOf(Parse(std::string("hosts = 3\n") + kUneven), 4).status().ToString(),
               HasSubstr("cluster.hosts = 3, but cluster.host names 2"));

@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<actors::Cluster>> StartJobCluster(
   const std::vector<actors::NodePlace>& places = environment.launch.places;
   const bool is_elsewhere = !places.empty() && !places[0].through.empty();
   if (count == 1 && !options.listen.has_value() && !is_elsewhere) return nullptr;
-  ASSIGN_OR_RETURN(std::vector<uint32_t> devices, ProcessDevicesOf(job, count));
+  ASSIGN_OR_RETURN(std::vector<uint32_t> devices, ProcessDevicesOf(job, count, num_devices));
   // Where devices share cores, a stage that waits leaves its cores to the others: the devices of
   // one stage, which compute at the same time, have different ones.
   const bool stages_share_cores =

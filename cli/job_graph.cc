@@ -530,18 +530,28 @@ absl::StatusOr<Choice> Choose(const Registries& registries, const Job& job,
   return Choice{best.strategy, best.stage_starts};
 }
 
-// The device that has the optimiser is a CPU.
-absl::Status CheckHostDevice(const Job& job, const Strategy& strategy) {
+// The device that has the optimiser is a CPU, and so is that of the cluster that is predicted.
+absl::Status CheckHostDevice(const Job& job, const Strategy& strategy,
+                             const planner::Machine& machine) {
   ASSIGN_OR_RETURN(const DeviceList devices, DeviceListOf(job, strategy.num_devices()));
-  if (devices.KindOf(0) == "cpu") return absl::OkStatus();
-  std::vector<std::string> kinds = {"\"cpu\""};
-  for (int64_t device = 1; device < strategy.num_devices(); ++device) {
-    kinds.push_back(StrCat("\"", devices.KindOf(device), "\""));
+  if (devices.KindOf(0) != "cpu") {
+    std::vector<std::string> kinds = {"\"cpu\""};
+    for (int64_t device = 1; device < strategy.num_devices(); ++device) {
+      kinds.push_back(StrCat("\"", devices.KindOf(device), "\""));
+    }
+    return AtKey(job, {"cluster.device_kind", "parallel.strategy"},
+                 absl::InvalidArgumentError(StrCat(
+                     "optimizer=host: device 0 has the optimiser and is to be a CPU, not \"",
+                     devices.KindOf(0), "\"; set device_kind to [", StrJoin(kinds, ", "), "]")));
   }
-  return AtKey(job, {"cluster.device_kind", "parallel.strategy"},
-               absl::InvalidArgumentError(StrCat(
-                   "optimizer=host: device 0 has the optimiser and is to be a CPU, not \"",
-                   devices.KindOf(0), "\"; set device_kind to [", StrJoin(kinds, ", "), "]")));
+  const planner::DeviceKind& kind = machine.cluster.KindOf(0);
+  if (!planner::HasHostLink(kind)) return absl::OkStatus();
+  return AtKey(
+      job, {"cluster.file"},
+      absl::InvalidArgumentError(StrCat(
+          "optimizer=host: device 0 of the cluster is ", kind.name,
+          ", but the optimiser is to be on a CPU; give a cluster file whose first device is of a "
+          "kind without host_link_bytes_per_s")));
 }
 
 absl::Status LayOutByStrategy(const Job& job, const Choice& choice, const planner::Policy& policy,
@@ -560,7 +570,7 @@ absl::Status LayOutByStrategy(const Job& job, const Choice& choice, const planne
   const bool is_of_hint = applied.GetPayload(planner::kStatedShardingPayload).has_value();
   RETURN_IF_ERROR(AtKey(job, {is_of_hint ? "parallel.hints" : "parallel.microbatches"}, applied));
   ASSIGN_OR_RETURN(result.machine, MachineOf(job, strategy.num_devices()));
-  if (strategy.optimizer_on_host) RETURN_IF_ERROR(CheckHostDevice(job, strategy));
+  if (strategy.optimizer_on_host) RETURN_IF_ERROR(CheckHostDevice(job, strategy, *result.machine));
   if (strategy.splits_by_cost) {
     planner::SplitOptions options;
     options.machine = &*result.machine;

@@ -309,6 +309,10 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
 
   if (options.optimizer_on_host) {
     RETURN_IF_ERROR(CheckMovedOptimizer(*policy, options.chunks_per_group));
+    if (!options.device_groups.empty()) {
+      return absl::InvalidArgumentError(
+          "optimizer=host: the device groups of stages cannot be chosen");
+    }
   }
   SendOptions sends;
   ASSIGN_OR_RETURN(sends.placement, PlaceStages(graph, *policy, options));

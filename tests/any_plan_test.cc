@@ -538,6 +538,8 @@ TEST(AnyPlanInMixedPrecisionTest, GivesTheLossesOfOneDeviceAndOfF32) {
   ExpectSameLosses(exact, Losses(kOneDevice, mixed, kManySteps), 2e-2);
   const std::string f16 = small + "--set 'train.dtype=\"f16\"'";
   ExpectSameLosses(exact, Losses(kOneDevice, f16, kManySteps), 2e-2);
+  ExpectSameLosses(Losses(kOneDevice, f16, kSteps),
+                   Losses({"dp=2,pp=2,optimizer=host", 5, 2, "1f1b"}, f16, kSteps), 1e-3);
 }
 
 // The f32 parameters after some steps, all in one, in the order of their names. `with_states`: with

@@ -201,6 +201,16 @@ actors::Feeds MakeFeeds(const RandomCase& test, int step) {
   return feeds;
 }
 
+// Whether the parameters and the update have a stage of their own: in half of the cases where that
+// may be.
+bool MovesOptimizer(const Registries& registries, const RandomCase& test) {
+  Graph moved = test.graph;
+  return test.seed % 2 == 0 &&
+         planner::CheckMovedOptimizer(*registries.policies.Find(test.policy), test.chunks_per_group)
+             .ok() &&
+         planner::MoveOptimizer(registries.ops, moved).ok();
+}
+
 planner::CompileOptions CompileOptionsOf(const Registries& registries, const RandomCase& test) {
   planner::CompileOptions options;
   options.policy = test.policy;
@@ -219,14 +229,7 @@ planner::CompileOptions CompileOptionsOf(const Registries& registries, const Ran
       return is_everywhere || first % 4 == 0;
     };
   }
-  // In half of the cases where that may be, the parameters and the update have a stage of their
-  // own.
-  Graph moved = test.graph;
-  options.optimizer_on_host =
-      test.seed % 2 == 0 &&
-      planner::CheckMovedOptimizer(*registries.policies.Find(test.policy), test.chunks_per_group)
-          .ok() &&
-      planner::MoveOptimizer(registries.ops, moved).ok();
+  options.optimizer_on_host = MovesOptimizer(registries, test);
   return options;
 }
 
@@ -594,6 +597,7 @@ std::map<std::string, int> CountCase(const Registries& registries, const RandomC
   };
   count_live(test.graph, /*is_lowered=*/false);
   if (test.graph.meshes().size() > 1) ++counts["several meshes"];
+  if (MovesOptimizer(registries, test)) ++counts["optimizer on the host"];
   for (const Node& node : test.graph.nodes()) {
     for (const char* mark : {"recompute", "offload"}) {
       if (node.attributes.Find(mark) != nullptr) ++counts[mark];
@@ -704,6 +708,7 @@ TEST(PropertyCoverageTest, EveryOperatorAndRedistributionOccursOften) {
                                     "recompute",
                                     "offload",
                                     "states on the host",
+                                    "optimizer on the host",
                                     "no elements",
                                     "priorities",
                                     "more than 8 devices",

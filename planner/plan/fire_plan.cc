@@ -168,8 +168,7 @@ void Firing::FireReady(uint32_t p) {
   PhaseState& state = phases_[p];
   ReadyItems& ready = ready_[p];
   while (true) {
-    const bool can_compute = state.computing == kNone && !ready.computation.empty() &&
-                             !WaitsForCopy(ready.computation[0]);
+    const bool can_compute = state.computing == kNone && !ready.computation.empty();
     const bool can_communicate = !ready.communication.empty();
     if (!can_compute && !can_communicate) return;
     const bool computes =
@@ -191,11 +190,13 @@ void Firing::FireTimed(uint32_t p, uint32_t item) {
     StartCommunication(p, item);
   } else if (timed.copy != kNone) {
     FireCopy(p, item);
-  } else if (timed.seconds > 0) {
+  } else if (timed.seconds > 0 || timed.after_s > now_s_) {
+    // It has its place on the stream, and waits there for copies.
     ++state.num_pending;
     state.computing = item;
     const FiredActor fired = {state.device, items_[item].actor, state.num_started - 1};
-    AddEvent(times_->Compute(fired, now_s_, timed.seconds), TimedEvent::Kind::kComputation, p);
+    const double begin_s = std::max(now_s_, timed.after_s);
+    AddEvent(times_->Compute(fired, begin_s, timed.seconds), TimedEvent::Kind::kComputation, p);
   } else {
     CompleteTimed(p, item);
   }

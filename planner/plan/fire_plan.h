@@ -20,8 +20,10 @@
 //
 // On a device that works beside copies to and from its host (FiringTimes::HasCopyStreams), a copy
 // of a phase of a lane begins when what comes before it in the planned order has been computed, and
-// goes on beside what comes behind it. Of that, the first that waits for the copy holds up the
-// others. The phase ends when its copies have, and their tokens and credits are given then.
+// goes on beside what comes behind it. Of that, the first computation that waits for the copy holds
+// up the others. Communication that waits for it is started when it has ended, and holds up nothing
+// (in the engine it holds up later kernels, unless it runs on a stream of its own). The phase ends
+// when its copies have, and their tokens and credits are given then.
 //
 // Thread rule: pure functions, but for the times given to them.
 
@@ -63,7 +65,8 @@ class FiringTimes {
   virtual ~FiringTimes() = default;
   // Of the computation or copy of an actor that does not communicate.
   virtual double ComputeSeconds(uint32_t device, uint32_t actor) const = 0;
-  // When a computation that could begin at `now` ends. Calls come in order of time.
+  // When a computation that could begin at `now` ends. Calls come in order of time, but for
+  // computations that wait for copies.
   virtual double Compute(const FiredActor& fired, double now, double seconds) = 0;
   // Whether the device copies to and from its host beside its kernels.
   virtual bool HasCopyStreams(uint32_t device) const = 0;

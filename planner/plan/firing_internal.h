@@ -221,10 +221,6 @@ class Firing {
   void CompleteLaunched(const PhaseState& state);
   // With times: starts what is ready, of computation one item at a time, the first.
   void FireReady(uint32_t p);
-  // Whether the item has its turn and waits for a copy. One that is a copy waits on its own stream.
-  bool WaitsForCopy(uint32_t item) const {
-    return timed_items_[item].copy == kNone && timed_items_[item].after_s > now_s_;
-  }
   void FireTimed(uint32_t p, uint32_t item);
   void FireCopy(uint32_t p, uint32_t item);
   // With times: an item of the phase waits for one less.

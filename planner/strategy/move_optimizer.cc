@@ -140,6 +140,13 @@ absl::Status MoveOptimizer(const graph::OpRegistry& ops, Graph& graph) {
         "optimizer=host: the stages of the graph lie on several meshes; put the parameters on a "
         "stage of their own there");
   }
+  const bool has_parameters =
+      std::any_of(graph.nodes().begin(), graph.nodes().end(),
+                  [](const Node& node) { return node.op->role() == OpRole::kParameter; });
+  if (!has_parameters) {
+    return absl::InvalidArgumentError(
+        StrCat("optimizer=host: graph ", graph.name(), " has no parameters"));
+  }
   const graph::Mesh mesh = graph.meshes()[0];
   // Stages with equally many devices lie on one mesh.
   int host_mesh = 0;
@@ -149,7 +156,9 @@ absl::Status MoveOptimizer(const graph::OpRegistry& ops, Graph& graph) {
     for (const graph::MeshAxis& axis : mesh.axes) {
       if (axis.is_temporal) host.axes.push_back(axis);
     }
-    host.axes.push_back({"one", 1, false});
+    const bool is_taken = std::any_of(host.axes.begin(), host.axes.end(),
+                                      [](const auto& axis) { return axis.name == "one"; });
+    host.axes.push_back({is_taken ? "one0" : "one", 1, false});
     host_mesh = 1;
     graph.mutable_meshes().push_back(std::move(host));
   }

@@ -125,6 +125,9 @@ TEST_F(MoveOptimizerTest, RefusesWhatItCannotMove) {
                       "  %w = parameter : f32[4] on m stage 0\n"
                       "  %y = neg(%w) : f32[4] on n stage 1\n  return %y\n}"),
               HasSubstr("optimizer=host: the stages of the graph lie on several meshes"));
+  EXPECT_THAT(message("mesh m = [dp=2]\ngraph g {\n  %x = input : f32[4] on m\n"
+                      "  %y = neg(%x) : f32[4] on m\n  return %y\n}"),
+              HasSubstr("optimizer=host: graph g has no parameters"));
   graph::Graph split = TrainingStep("dp=2");
   const graph::ValueId moment = split.FindValue("h0.mlp.w1.m");
   ASSERT_NE(moment, graph::kNoValue);
@@ -133,6 +136,19 @@ TEST_F(MoveOptimizerTest, RefusesWhatItCannotMove) {
   split.mutable_value(moment).sharding = sharding;
   EXPECT_THAT(std::string(MoveOptimizer(ops_, split).message()),
               HasSubstr("optimizer=host: %h0.mlp.w1.m is to be split @[dp, _], but the states"));
+}
+
+// What the pass has made can be read back, whatever the axes are called.
+TEST_F(MoveOptimizerTest, TheMeshOfTheHostHasNamesOfItsOwn) {
+  const absl::StatusOr<std::string> moved = Optimize(
+      "mesh host = [one=2 temporal, dp=2]\ngraph g {\n"
+      "  %w = parameter : f32[4] on host\n  %y = neg(%w) : f32[4] on host\n"
+      "  return %y\n}",
+      "in.pst", "move-optimizer", ops_);
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  EXPECT_THAT(*moved, HasSubstr("mesh host0 = [one=2 temporal, one0=1]"));
+  const auto again = Optimize(*moved, "moved.pst", "verify", ops_);
+  EXPECT_TRUE(again.ok()) << again.status() << *moved;
 }
 
 TEST_F(MoveOptimizerTest, PoliciesRunOneStageOnEachGroup) {

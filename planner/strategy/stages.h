@@ -36,8 +36,8 @@ absl::Status AssignStages(int num_stages, graph::Graph& graph);
 // other nodes lie on the mesh of their stage. An error names a forward node without a stage.
 absl::Status FollowStages(graph::Graph& graph);
 
-// Assigns the nodes of the update that have no stage, for parameters and gradients that have one, as
-// AssignStages does.
+// Assigns the nodes of the update that have no stage, for parameters and gradients that have one,
+// as AssignStages does.
 void AssignUpdateStages(graph::Graph& graph);
 
 // The forward operators that have operands, in graph order: what is cut into stages.
