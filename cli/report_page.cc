@@ -178,7 +178,9 @@ class Page {
           communicates ? FormatPercent(path.hidden_fraction) : "-",
           communicates ? "of communication, behind computation" : "no communication was recorded");
       AddNumber("bubble_fraction", path.bubble_fraction, "Bubble",
-                FormatPercent(path.bubble_fraction), "of the time of all devices");
+                FormatPercent(path.bubble_fraction),
+                path.core_wait_s > 0 ? "of device time, waits for cores included"
+                                     : "of the time of all devices");
       if (path.bound_s > 0) {
         AddNumber("replayed_step_time_s", path.bound_s, "Bound", FormatSeconds(path.bound_s),
                   fmt::format("the step took {:.2f} times as long", path.step_s / path.bound_s));

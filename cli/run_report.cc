@@ -103,8 +103,9 @@ std::string MeanPathText(const RunSummary& summary) {
 std::string PathFractions(const actors::CriticalPath& path) {
   return fmt::format(
       "{:.0f} % of communication hidden behind computation, bubble (devices neither compute nor "
-      "communicate) {:.0f} % of device time",
-      100 * path.hidden_fraction(), 100 * path.bubble_fraction());
+      "communicate{}) {:.0f} % of device time",
+      100 * path.hidden_fraction(), path.core_wait_ns > 0 ? ", or wait for cores" : "",
+      100 * path.bubble_fraction());
 }
 
 // Whether the trace lacks events of a step that ran.

@@ -34,8 +34,9 @@ absl::StatusOr<graph::Graph> ForwardOf(const graph::Graph& step) {
   };
   const absl::Span<const graph::Node> nodes = step.nodes();
   if (!step.meshes().empty()) {
-    return absl::InvalidArgumentError(StrCat("the graph has the mesh '", step.meshes()[0].name,
-                                             "' already; a strategy would lay it out anew"));
+    return absl::InvalidArgumentError(
+        StrCat("the graph has the mesh '", step.meshes()[0].name,
+               "' already; a strategy would lay it out anew: leave either out"));
   }
   if (step.returns().empty() || std::all_of(nodes.begin(), nodes.end(), is_forward)) {
     return absl::InvalidArgumentError(
