@@ -120,7 +120,7 @@ absl::StatusOr<planner::Machine> WithoutCheckpointCopy(const Job& job, const gra
   planner::ClusterSpec spec = machine.cluster.spec();
   for (planner::DeviceKind& kind : spec.kinds) {
     // The copies lie in the memory of the host, which may be that of the device, or have no limit.
-    int64_t& memory = kind.host_link_bytes_per_s > 0 ? kind.host_memory_bytes : kind.memory_bytes;
+    int64_t& memory = planner::HasHostLink(kind) ? kind.host_memory_bytes : kind.memory_bytes;
     if (memory > 0) memory = std::max<int64_t>(memory - copied, 1);
   }
   ASSIGN_OR_RETURN(machine.cluster, planner::Cluster::Create(std::move(spec)));

@@ -311,7 +311,7 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
     RETURN_IF_ERROR(CheckMovedOptimizer(*policy, options.chunks_per_group));
     if (!options.device_groups.empty()) {
       return absl::InvalidArgumentError(
-          "optimizer=host: the device groups of stages cannot be chosen");
+          "optimizer=host: the stages are on devices in their order; leave device_groups empty");
     }
   }
   SendOptions sends;

@@ -105,10 +105,8 @@ class AvgPool2dGrad : public PoolingKernel {
   }
 
   const double share_;
-  int64_t most_before_ = 0;                    // windows that read a column beside the last of them
-  int64_t most_columns_ = 0;                   // that are a stride apart
-  std::vector<std::vector<Arith<T>>> sums_;    // by thread, with zeros before and behind them
-  std::vector<std::vector<Arith<T>>> shares_;  // by thread
+  int64_t most_before_ = 0;           // windows that read a column beside the last of them
+  std::vector<std::vector<T>> sums_;  // by thread, with zeros before and behind them
 };
 
 }  // namespace

@@ -78,8 +78,8 @@ Roofline RooflineOf(const DeviceKind& kind, DType dtype, double flops, double by
 }
 
 double HostCopySeconds(const DeviceKind& kind, double num_bytes) {
-  return kind.host_link_bytes_per_s > 0 ? num_bytes / kind.host_link_bytes_per_s
-                                        : 2 * num_bytes / kind.memory_bytes_per_s;
+  return HasHostLink(kind) ? num_bytes / kind.host_link_bytes_per_s
+                           : 2 * num_bytes / kind.memory_bytes_per_s;
 }
 
 absl::Status CheckDeviceKind(const DeviceKind& kind) {

@@ -198,7 +198,7 @@ void SlowDown(absl::Span<const uint32_t> host_devices, absl::Span<const double> 
     for (uint32_t i = 0; i < host_devices[host]; ++i) {
       int64_t& kind = kinds[device++];
       const DeviceKind& usual = spec->kinds[static_cast<size_t>(kind)];
-      if (percent == 100 || usual.host_link_bytes_per_s > 0) continue;
+      if (percent == 100 || HasHostLink(usual)) continue;
       const auto [it, is_new] =
           slower.try_emplace({kind, percent}, static_cast<int64_t>(spec->kinds.size()));
       kind = it->second;

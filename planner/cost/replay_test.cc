@@ -228,6 +228,38 @@ TEST(ReplayTest, CopiesBeginInTheirTurn) {
   EXPECT_NEAR(StepMs(plan, times_ms, options), 3 + 2 + 6, 1e-9);
 }
 
+// As in the engine: a kernel whose turn it is waits for its copy on the stream, ahead of one before
+// it in the planned order that communication makes ready meanwhile.
+TEST(ReplayTest, AKernelThatWaitsForACopyKeepsItsPlace) {
+  Plan plan = EmptyPlan(1, 2, 1);
+  const uint32_t reduce = AddAllReduce(&plan, {0, 1}, kBytes / 4, true);
+  for (uint32_t d = 0; d < 2; ++d) {
+    DeviceBuilder device(&plan, d);
+    const uint32_t x = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+    const uint32_t y = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+    const uint32_t loaded = device.AddRegister(RegisterClass::kWorkspace, kBytes);
+    const uint32_t host = device.AddHostRegister(RegisterClass::kWorkspace, kBytes);
+    const auto name = [d](const std::string& of_first) { return d == 0 ? of_first : "other"; };
+    device.AddPhase("F", PhaseKind::kForward, Lane::kCompute, true);
+    const uint32_t fill = device.AddKernel(d == 0 ? "fill" : "slow fill", {}, {x});
+    const uint32_t put = device.AddCopy("put", x, host);
+    const uint32_t r = device.AddCollective("r", reduce, x, y);
+    const uint32_t reads_sum = device.AddKernel(name("reads sum"), {y}, {});
+    const uint32_t load = device.AddCopy(name("load"), host, loaded);
+    const uint32_t reads_copy = device.AddKernel(name("reads copy"), {loaded}, {});
+    device.Join(fill, put, x);
+    device.Join(fill, r, x);
+    device.Join(r, reads_sum, y);
+    device.Join(put, load, host);
+    device.Join(load, reads_copy, loaded);
+  }
+  ReplayOptions options = WithRates(0, 1e18);
+  options.has_copy_streams = {true, true};
+  const std::map<std::string, double> times_ms = {
+      {"slow fill", 5}, {"reads sum", 2}, {"load", 10}, {"reads copy", 3}};
+  EXPECT_NEAR(StepMs(plan, times_ms, options), 10 + 3 + 2, 1e-9);
+}
+
 TEST(ReplayTest, ADeadlockIsAnError) {
   Plan plan = TransfersPlan(1, 2);
   plan.devices[1].channels[0].consume = 2;  // of one that comes each step

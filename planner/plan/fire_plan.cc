@@ -212,19 +212,19 @@ void Firing::FireCopy(uint32_t p, uint32_t item) {
   const double end_s = times_->Copy(fired, copies_[timed.copy].is_to_host,
                                     std::max(now_s_, timed.after_s), timed.seconds);
   AddEvent(end_s, TimedEvent::Kind::kCopy, timed.copy);
-  for (uint32_t i = item == 0 ? 0 : items_[item - 1].waits_end; i < items_[item].waits_end; ++i) {
-    if (items_[waits_[i]].member != kNone) continue;
-    double& after_s = timed_items_[waits_[i]].after_s;
+  for (const uint32_t waiting : WaitsOf(item)) {
+    if (items_[waiting].member != kNone) continue;
+    double& after_s = timed_items_[waiting].after_s;
     after_s = std::max(after_s, end_s);
-    Release(p, waits_[i]);
+    Release(p, waiting);
   }
 }
 
 void Firing::CompleteCopy(const StreamCopy& copy) {
   const uint32_t item = copy.item;
   --phases_[copy.phase].num_pending;
-  for (uint32_t i = item == 0 ? 0 : items_[item - 1].waits_end; i < items_[item].waits_end; ++i) {
-    if (items_[waits_[i]].member != kNone) Release(copy.phase, waits_[i]);
+  for (const uint32_t waiting : WaitsOf(item)) {
+    if (items_[waiting].member != kNone) Release(copy.phase, waiting);
   }
   Complete(item);
   List(copy.phase);
@@ -239,9 +239,7 @@ void Firing::Release(uint32_t p, uint32_t item) {
 }
 
 void Firing::CompleteTimed(uint32_t p, uint32_t item) {
-  for (uint32_t i = item == 0 ? 0 : items_[item - 1].waits_end; i < items_[item].waits_end; ++i) {
-    Release(p, waits_[i]);
-  }
+  for (const uint32_t waiting : WaitsOf(item)) Release(p, waiting);
   Complete(item);
 }
 
@@ -323,9 +321,8 @@ bool Firing::TakeEvent() {
 }
 
 uint32_t Firing::FirstWait(const PhaseState& state) const {
-  const uint32_t begin = state.next_item == 0 ? 0 : items_[state.next_item - 1].waits_end;
-  for (uint32_t i = begin; i < items_[state.next_item].waits_end; ++i) {
-    if (members_[waits_[i]].num_completed < state.num_started) return waits_[i];
+  for (const uint32_t member : WaitsOf(state.next_item)) {
+    if (members_[member].num_completed < state.num_started) return member;
   }
   return kNone;
 }

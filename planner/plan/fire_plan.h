@@ -18,12 +18,12 @@
 // completes when the times say so. Then step_ends_s is filled in; replay.h has times from rates of
 // links.
 //
-// On a device that works beside copies to and from its host (FiringTimes::HasCopyStreams), a copy
-// of a phase of a lane begins when what comes before it in the planned order has been computed, and
-// goes on beside what comes behind it. Of that, the first computation that waits for the copy holds
-// up the others. Communication that waits for it is started when it has ended, and holds up nothing
-// (in the engine it holds up later kernels, unless it runs on a stream of its own). The phase ends
-// when its copies have, and their tokens and credits are given then.
+// A device may copy to and from its host beside its kernels (FiringTimes::HasCopyStreams). In a
+// phase of a lane, a copy then begins when the kernels before it in the planned order have ended,
+// and runs beside those behind it. The first kernel that reads the copy waits for it, and the
+// kernels behind that one wait, too. Communication that reads the copy starts when the copy has
+// ended, and holds up nothing (in the engine it holds up later kernels, unless it runs on a stream
+// of its own). The phase ends, and gives tokens and credits, when its copies have ended.
 //
 // Thread rule: pure functions, but for the times given to them.
 

@@ -19,6 +19,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 #include "planner/plan/check_memory.h"
 #include "planner/plan/event_queue_internal.h"
@@ -219,6 +220,11 @@ class Firing {
   }
   // Tokens of what devices launch themselves are added at the end of a phase.
   void CompleteLaunched(const PhaseState& state);
+  // The item's part of waits_.
+  absl::Span<const uint32_t> WaitsOf(uint32_t item) const {
+    const uint32_t begin = item == 0 ? 0 : items_[item - 1].waits_end;
+    return {waits_.data() + begin, items_[item].waits_end - begin};
+  }
   // With times: starts what is ready, of computation one item at a time, the first.
   void FireReady(uint32_t p);
   void FireTimed(uint32_t p, uint32_t item);

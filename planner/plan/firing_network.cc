@@ -166,9 +166,7 @@ void Firing::AddTimes(const PhaseState& state, const std::vector<uint32_t>& prev
   timed_items_.resize(state.end_item);
   for (uint32_t i = state.first_item; i < state.end_item; ++i) {
     // Every actor is an item, so those of a phase follow each other as its actors do.
-    for (uint32_t w = i == 0 ? 0 : items_[i - 1].waits_end; w < items_[i].waits_end; ++w) {
-      ++timed_items_[waits_[w]].num_inputs;
-    }
+    for (const uint32_t waiting : WaitsOf(i)) ++timed_items_[waiting].num_inputs;
     if (items_[i].member == kNone) {
       timed_items_[i].seconds = times_->ComputeSeconds(state.device, items_[i].actor);
       const ActorPlan& actor = plan_.devices[state.device].actors[items_[i].actor];

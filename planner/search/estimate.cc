@@ -422,7 +422,7 @@ class Estimator {
       group.has_host_link = true;
       for (int64_t d = 0; d < work_.devices_per_stage; ++d) {
         const DeviceKind& kind = machine_.cluster.KindOf(first + d);
-        group.has_host_link = group.has_host_link && kind.host_link_bytes_per_s > 0;
+        group.has_host_link = group.has_host_link && HasHostLink(kind);
         const int64_t on_host = kind.host_memory_bytes;
         if (on_host > 0 && (group.host_limit_bytes == 0 || on_host < group.host_limit_bytes)) {
           group.host_limit_bytes = on_host;

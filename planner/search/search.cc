@@ -273,7 +273,7 @@ class Searcher {
     const std::vector<DeviceKind>& kinds = problem_.machine->cluster.spec().kinds;
     if (!problem_.limits.offload ||
         std::any_of(kinds.begin(), kinds.end(),
-                    [](const DeviceKind& kind) { return kind.host_link_bytes_per_s == 0; })) {
+                    [](const DeviceKind& kind) { return !HasHostLink(kind); })) {
       return;
     }
     std::vector<Open> open = std::move(never_fit_);

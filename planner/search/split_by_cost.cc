@@ -79,8 +79,7 @@ double PartsOf(const Sharding& sharding) {
 // Whether each device has memory of its own, beside that of its host.
 bool HasHostLinks(const Machine& machine) {
   const std::vector<DeviceKind>& kinds = machine.cluster.spec().kinds;
-  return std::all_of(kinds.begin(), kinds.end(),
-                     [](const DeviceKind& kind) { return kind.host_link_bytes_per_s > 0; });
+  return std::all_of(kinds.begin(), kinds.end(), HasHostLink);
 }
 
 // By value, the share of its tile that a device keeps: what zero divides over replicas is not split

@@ -1,19 +1,15 @@
 #include "planner/strategy/move_optimizer.h"
 
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "gmock/gmock.h"
 
-#include "graph/models/model.h"
 #include "graph/text.h"
-#include "graph/training.h"
 #include "graph/verify.h"
 #include "planner/opt.h"
 #include "planner/strategy/mixed_precision.h"
-#include "planner/strategy/stages.h"
-#include "planner/strategy/strategy.h"
+#include "tests/support/gpt_plan.h"
 #include "tests/support/planner_fixture.h"
 
 namespace penstock::planner {
@@ -23,24 +19,8 @@ using ::testing::HasSubstr;
 
 class MoveOptimizerTest : public testing::PlannerFixture {
  protected:
-  // A training step of gpt in two layers.
-  graph::Graph TrainingStep(std::string_view strategy_text) const {
-    const graph::ModelRegistry models = graph::BuiltinModels();
-    const graph::Model& gpt = *models.FindModel("gpt");
-    graph::ModelConfig config;
-    config.layers = 2;
-    config.width = 64;
-    config.heads = 4;
-    config.context = 16;
-    absl::StatusOr<graph::Graph> forward =
-        graph::BuildModelGraph(ops_, gpt, config, graph::ModelUse::kTrain, 8);
-    EXPECT_TRUE(forward.ok()) << forward.status();
-    absl::StatusOr<graph::Graph> step = graph::BuildTrainingGraph(ops_, *std::move(forward), {});
-    EXPECT_TRUE(step.ok()) << step.status();
-    const Strategy strategy = **ParseStrategy(strategy_text);
-    EXPECT_TRUE(ApplyStrategy(strategy, 2, gpt.tensor_splits, *step).ok());
-    EXPECT_TRUE(AssignStages(strategy.num_stages(), *step).ok());
-    return *std::move(step);
+  graph::Graph TrainingStep(const std::string& strategy) const {
+    return testing::SmallGptStep(ops_, {.strategy = strategy, .microbatches = 2, .batch = 8});
   }
 
   static graph::Graph Moved(const graph::OpRegistry& ops, graph::Graph graph) {

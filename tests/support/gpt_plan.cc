@@ -13,9 +13,7 @@
 
 namespace penstock::testing {
 
-planner::FoldedPlan PlanSmallGpt(const GptPlanOptions& options,
-                                 const planner::PolicyRegistry& policies) {
-  const graph::OpRegistry ops = graph::BuiltinOps();
+graph::Graph SmallGptStep(const graph::OpRegistry& ops, const GptPlanOptions& options) {
   const graph::ModelRegistry models = graph::BuiltinModels();
   const graph::Model& model = *models.FindModel("gpt");
   graph::ModelConfig config = model.defaults;
@@ -33,6 +31,13 @@ planner::FoldedPlan PlanSmallGpt(const GptPlanOptions& options,
   EXPECT_TRUE(applied.ok()) << applied;
   const absl::Status staged = planner::AssignStages(strategy.num_stages(), graph);
   EXPECT_TRUE(staged.ok()) << staged;
+  return graph;
+}
+
+planner::FoldedPlan PlanSmallGpt(const GptPlanOptions& options,
+                                 const planner::PolicyRegistry& policies) {
+  const graph::OpRegistry ops = graph::BuiltinOps();
+  const planner::Strategy strategy = **planner::ParseStrategy(options.strategy);
   const kernels::KernelRegistry kernels = kernels::CpuKernels();
   planner::CompileOptions compile;
   compile.policy = options.policy;
@@ -42,7 +47,8 @@ planner::FoldedPlan PlanSmallGpt(const GptPlanOptions& options,
   compile.strategy = options.strategy;
   compile.fuses_epilogues = options.fuses_epilogues;
   compile.machine = options.machine;
-  absl::StatusOr<planner::FoldedPlan> plan = planner::CompileFolded(ops, std::move(graph), compile);
+  absl::StatusOr<planner::FoldedPlan> plan =
+      planner::CompileFolded(ops, SmallGptStep(ops, options), compile);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan.ok() ? *std::move(plan) : planner::FoldedPlan();
 }

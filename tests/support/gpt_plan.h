@@ -9,6 +9,8 @@
 #include <functional>
 #include <string>
 
+#include "graph/graph.h"
+#include "graph/op.h"
 #include "planner/plan/folded_plan.h"
 #include "planner/policy/policy.h"
 #include "planner/search/machine.h"
@@ -26,7 +28,11 @@ struct GptPlanOptions {
   const planner::Machine* machine = nullptr;  // see planner::CompileOptions
 };
 
-// Of a GPT of 4 layers and width 32 in f32. A failure is one of the test.
+// The training step of a GPT of 4 layers and width 32 in f32, laid out by the strategy and cut into
+// its stages. A failure is one of the test.
+graph::Graph SmallGptStep(const graph::OpRegistry& ops, const GptPlanOptions& options);
+
+// Its plan. Likewise.
 planner::FoldedPlan PlanSmallGpt(const GptPlanOptions& options,
                                  const planner::PolicyRegistry& policies);
 
