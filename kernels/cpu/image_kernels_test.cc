@@ -314,23 +314,27 @@ TEST_F(ImageKernelsTest, PoolingsFollowPyTorch) {
   }
 }
 
-// Windows are taken a vector at a time, or one by one if a row has few: against windows that are
-// looked at one by one. There are ties, a NaN, which is the largest, and a window of -inf alone.
+// Against windows that are looked at one by one. There are ties, and, where oneDNN would miss the
+// maximum, a NaN, which is the largest, and a window of -inf alone.
 TEST_F(ImageKernelsTest, PoolingsTakeEachWindow) {
   constexpr int64_t kPlanes = 3;
   constexpr int64_t kHeight = 5;
-  for (const int64_t plane_width : {5, 18, 150}) {
+  for (const auto& [plane_width, is_special] : std::vector<std::pair<int64_t, bool>>{
+           {5, false}, {5, true}, {18, false}, {18, true}, {150, false}, {150, true}}) {
     const Shape planes = {1, kPlanes, kHeight, plane_width};
     const int64_t plane_size = kHeight * plane_width;
     std::vector<double> values = ValuesOf(Draw(planes, 1, DType::kF64));
     for (int64_t row = 0; row < kHeight; ++row) {
       for (int64_t column = plane_width / 8; column < plane_width / 8 + plane_width / 5 + 2;
            ++column) {
-        values[row * plane_width + column] = -std::numeric_limits<double>::infinity();
+        values[row * plane_width + column] =
+            is_special ? -std::numeric_limits<double>::infinity() : -65536;
       }
     }
-    values[plane_size + 2 * plane_width + plane_width / 2] =
-        std::numeric_limits<double>::quiet_NaN();
+    if (is_special) {
+      values[plane_size + 2 * plane_width + plane_width / 2] =
+          std::numeric_limits<double>::quiet_NaN();
+    }
     const std::vector<double> plain = ValuesOf(Draw(planes, 3, DType::kF64));
     for (const auto& [taps, stride] :
          std::vector<std::pair<int64_t, int64_t>>{{3, 1}, {3, 2}, {3, 3}, {2, 1}, {2, 4}, {4, 3}}) {
@@ -379,6 +383,36 @@ TEST_F(ImageKernelsTest, PoolingsTakeEachWindow) {
                     Pointwise(DoubleNear(Tolerance(dtype)), mean_grads));
       }
     }
+  }
+}
+
+// f32 is computed a number of planes at a time, f64 a plane at a time. One of the planes has an
+// element that oneDNN's maximum would miss.
+TEST_F(ImageKernelsTest, PoolingsOfManyPlanesAreThoseOfEach) {
+  const Shape planes = {3, 57, 40, 50};
+  const Shape results = {3, 57, 20, 25};
+  std::vector<double> values = ValuesOf(Draw(planes, 1, DType::kF32));
+  values[120 * 40 * 50 + 77] = std::numeric_limits<double>::quiet_NaN();
+  values[0] = std::numeric_limits<float>::lowest();
+  values[1] = std::numeric_limits<float>::lowest();
+  const std::vector<double> dy = ValuesOf(Draw(results, 2, DType::kF32));
+  const Attributes attributes = {
+      {"window", Ints({3, 3})}, {"strides", Ints({2, 2})}, {"padding", Ints({1, 1})}};
+  Attributes of_mean_gradient = attributes;
+  of_mean_gradient.Set("plane", Ints({40, 50}));
+  const auto run = [&](DType dtype) {
+    const Tensor x = Of(planes, values, dtype);
+    const Tensor gradient = Of(results, dy, dtype);
+    return std::vector<std::vector<double>>{
+        Run("max_pool2d", attributes, {x})[0], Run("max_pool2d_grad", attributes, {x, gradient})[0],
+        Run("avg_pool2d", attributes, {Of(results, dy, dtype)})[0],
+        Run("avg_pool2d_grad", of_mean_gradient, {gradient})[0]};
+  };
+  const auto got = run(DType::kF32);
+  const auto expected = run(DType::kF64);
+  EXPECT_THAT(got[0], Pointwise(::testing::NanSensitiveDoubleEq(), expected[0]));
+  for (const int i : {1, 2, 3}) {
+    EXPECT_THAT(got[i], Pointwise(DoubleNear(1e-5), expected[i])) << i;
   }
 }
 

@@ -8,9 +8,9 @@
 
 #include "oneapi/dnnl/dnnl.hpp"
 
-#include "base/strings.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/onednn_matmul.h"
+#include "kernels/cpu/onednn_primitive_internal.h"
 
 namespace penstock::kernels {
 namespace {
@@ -18,10 +18,7 @@ namespace {
 using dnnl::memory;
 
 // Images that are computed at once, with their results.
-constexpr int64_t kChunkBytes = int64_t{1} << 20;
-constexpr size_t kAlignment = 64;
-
-size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+constexpr int64_t kImagesBytes = int64_t{1} << 20;
 
 using Layouts = std::array<memory::desc, 3>;  // of x, w and y
 
@@ -64,12 +61,6 @@ struct Geometry {
 };
 
 constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
-
-dnnl::primitive_attr UserScratchpad() {
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  return attributes;
-}
 
 using Forward = dnnl::convolution_forward;
 
@@ -178,12 +169,7 @@ int64_t ImagesAtOnce(const ConvolutionShape& shape, ConvolutionPass pass, DType 
   if (pass == ConvolutionPass::kWeightGradient) return shape.n;
   const int64_t image_bytes =
       static_cast<int64_t>(ByteSize(dtype)) * ((shape.x_size() + shape.y_size()) / shape.n);
-  return std::clamp<int64_t>(kChunkBytes / std::max<int64_t>(image_bytes, 1), 1, shape.n);
-}
-
-absl::Status Failed(const dnnl::error& error) {
-  return absl::InternalError(StrCat("oneDNN: convolution: ", error.what(), " (status ",
-                                    static_cast<int>(error.status), ")"));
+  return std::clamp<int64_t>(kImagesBytes / std::max<int64_t>(image_bytes, 1), 1, shape.n);
 }
 
 // One of x, w and y: where it lies, and the copy of it in the layout that the pass wants.
@@ -260,22 +246,18 @@ struct OneDnnConvolution::Impl {
       side.reorder = i == places[2] ? dnnl::reorder(side.used, side.plain)
                                     : dnnl::reorder(side.plain, side.used);
       side.offset = chunk.workspace_bytes;
-      chunk.workspace_bytes += Aligned(used.get_size());
+      chunk.workspace_bytes += OneDnnAligned(used.get_size());
     }
     chunk.scratchpad = memory(chunk.pass.scratchpad, engine, DNNL_MEMORY_NONE);
     chunk.scratchpad_offset = chunk.workspace_bytes;
-    chunk.workspace_bytes += Aligned(chunk.pass.scratchpad.get_size());
+    chunk.workspace_bytes += OneDnnAligned(chunk.pass.scratchpad.get_size());
     return chunk;
   }
 
   void Reorder(const Side& side, bool is_result) const {
     const memory& from = is_result ? side.used : side.plain;
     const memory& to = is_result ? side.plain : side.used;
-    const dnnl_exec_arg_t arguments_of_copy[] = {{DNNL_ARG_FROM, from.get()},
-                                                 {DNNL_ARG_TO, to.get()}};
-    dnnl::error::wrap_c_api(
-        dnnl_primitive_execute(side.reorder.get(), stream.get(), 2, arguments_of_copy),
-        "cannot copy a tensor");
+    Execute(side.reorder, stream, {{DNNL_ARG_FROM, from.get()}, {DNNL_ARG_TO, to.get()}});
   }
 
   // Moves `sides` on by the chunks that were computed.
@@ -294,15 +276,11 @@ struct OneDnnConvolution::Impl {
         const bool is_new = at == 0 || side.stride != 0;
         if (side.is_copied && i != places[2] && is_new) Reorder(side, false);
       }
-      const dnnl_exec_arg_t of_pass[] = {
-          {arguments[0], chunk.sides[0].used.get()},
-          {arguments[1], chunk.sides[1].used.get()},
-          {arguments[2], chunk.sides[2].used.get()},
-          {DNNL_ARG_SCRATCHPAD, chunk.scratchpad.get()},
-      };
-      dnnl::error::wrap_c_api(
-          dnnl_primitive_execute(chunk.pass.primitive.get(), stream.get(), 4, of_pass),
-          "cannot run a pass");
+      Execute(chunk.pass.primitive, stream,
+              {{arguments[0], chunk.sides[0].used.get()},
+               {arguments[1], chunk.sides[1].used.get()},
+               {arguments[2], chunk.sides[2].used.get()},
+               {DNNL_ARG_SCRATCHPAD, chunk.scratchpad.get()}});
       if (chunk.sides[places[2]].is_copied) Reorder(chunk.sides[places[2]], true);
     }
   }
@@ -341,7 +319,7 @@ absl::StatusOr<std::unique_ptr<OneDnnConvolution>> OneDnnConvolution::Create(
     if (rest > 0) impl->chunks.push_back(impl->MakeChunk(shape, pass, rest, 1));
     return std::unique_ptr<OneDnnConvolution>(new OneDnnConvolution(std::move(impl)));
   } catch (const dnnl::error& error) {
-    return Failed(error);
+    return OneDnnError("convolution", error);
   }
 }
 
@@ -363,7 +341,7 @@ absl::Status OneDnnConvolution::Run(const void* a, const void* b, void* result, 
       impl_->RunChunk(chunk, sides, static_cast<std::byte*>(workspace));
     }
   } catch (const dnnl::error& error) {
-    return Failed(error);
+    return OneDnnError("convolution", error);
   }
   return absl::OkStatus();
 }

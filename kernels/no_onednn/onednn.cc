@@ -1,5 +1,5 @@
 // Stands in for oneDNN in builds without it (PENSTOCK_ONEDNN=OFF): products are our own, and
-// convolutions go to the loops of cpu/convolution.cc.
+// convolutions and poolings go to the loops of cpu/convolution.cc and cpu/pooling.cc.
 
 #include "kernels/cpu/onednn.h"
 
@@ -12,6 +12,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/onednn_convolution.h"
 #include "kernels/cpu/onednn_matmul.h"
+#include "kernels/cpu/onednn_pooling.h"
 
 namespace penstock::kernels {
 
@@ -60,6 +61,20 @@ absl::StatusOr<std::unique_ptr<OneDnnConvolution>> OneDnnConvolution::Create(
 }
 size_t OneDnnConvolution::workspace_bytes() const { return 0; }
 absl::Status OneDnnConvolution::Run(const void*, const void*, void*, void*) {
+  return absl::UnimplementedError("this build has no oneDNN");
+}
+
+bool HasOneDnnPooling() { return false; }
+
+struct OneDnnPooling::Impl {};
+OneDnnPooling::OneDnnPooling(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+OneDnnPooling::~OneDnnPooling() = default;
+absl::StatusOr<std::unique_ptr<OneDnnPooling>> OneDnnPooling::Create(const PoolingShape&,
+                                                                     PoolingPass) {
+  return absl::UnimplementedError("this build has no oneDNN");
+}
+size_t OneDnnPooling::workspace_bytes() const { return 0; }
+absl::Status OneDnnPooling::Run(const float*, const float*, float*, void*) {
   return absl::UnimplementedError("this build has no oneDNN");
 }
 
