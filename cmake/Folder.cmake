@@ -45,16 +45,13 @@ endfunction()
 
 # penstock_folder_library(folder [INSTALL] [OWN_HEADERS]
 #                         [PUBLIC libs...] [PRIVATE libs...] [CUDA libs...]
-#                         [EXCLUDE_SOURCES names...] [PUBLIC_HEADERS names...] [ALONE names...])
+#                         [EXCLUDE_SOURCES names...] [ALONE names...])
 #
 # The library penstock_<folder>, alias penstock::<folder>: static, or an interface while the folder
 # has no sources. Includes are written from the repository root. Every *.capnp in the folder is
 # compiled into it.
 #
-# INSTALL puts the library and its public headers into the installed package: PUBLIC_HEADERS where
-# they are given, otherwise all of the folder's headers but *_internal.h and those of the backends
-# (folders named ucx/, cuda/, cudnn/, cudnn_frontend/ or nccl/), which tests/layering_check.py lets
-# include their libraries.
+# INSTALL puts the library into the installed package (its headers: api_headers.cmake).
 #
 # ALONE names sources that a unity build compiles one by one (Unity.cmake). OWN_HEADERS is for a
 # folder whose flags differ from those of the others (Precompiled.cmake).
@@ -67,7 +64,7 @@ endfunction()
 # first in linking; so are generated sources, because other folders include their headers.
 function(penstock_folder_library folder)
   cmake_parse_arguments(PARSE_ARGV 1 arg "INSTALL;OWN_HEADERS" ""
-    "PUBLIC;PRIVATE;CUDA;EXCLUDE_SOURCES;PUBLIC_HEADERS;ALONE")
+    "PUBLIC;PRIVATE;CUDA;EXCLUDE_SOURCES;ALONE")
   set(target penstock_${folder})
   penstock_sources(sources)
   set(plain_archive "")
@@ -122,16 +119,6 @@ function(penstock_folder_library folder)
 
   if(arg_INSTALL)
     install(TARGETS ${target} EXPORT penstock ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-    set(headers ${arg_PUBLIC_HEADERS})
-    if(NOT headers)
-      file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" "*.h")
-      list(FILTER headers EXCLUDE REGEX "_internal\\.h$|(^|/)(ucx|cuda|cudnn|cudnn_frontend|nccl)/")
-    endif()
-    foreach(header IN LISTS headers)
-      cmake_path(GET header PARENT_PATH subfolder)
-      install(FILES "${header}"
-        DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/penstock/${folder}/${subfolder}")
-    endforeach()
   endif()
 endfunction()
 

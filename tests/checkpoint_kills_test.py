@@ -2,7 +2,7 @@
 
 Of a run with several processes, each of which writes its part of a checkpoint, one is killed: the
 run itself or a node. After each kill the newest checkpoint has to be sound.
-PENSTOCK_KILLS: how many (default 30).
+PENSTOCK_KILLS: how many (default 200, about a minute on two cores).
 PENSTOCK_COMMAND names the command (default: build/bin/penstock).
 """
 
@@ -21,7 +21,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PENSTOCK = os.environ.get("PENSTOCK_COMMAND", str(ROOT / "build/bin/penstock"))
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "30"))
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "200"))
 STEPS = 60
 JOB = """
 [model]

@@ -347,13 +347,7 @@ class JobStatusTest(WatchedJobTest):
         self.assertGreater(last['penstock_device_microbatches_total{device="1",stage="0"}'],
                            2 * last["penstock_steps_total"] + 10)
 
-    def test_metrics(self):
-        job = self.start_job("--strategy", "pp=2", "--devices", "2", "--procs", "2", "--metrics",
-                             "0", "--set", f'checkpoint.path="{self.folder}/checkpoints"', "--set",
-                             "checkpoint.every=3")
-        url = self.read_line(job.err, "metrics: ")
-        self.assertRegex(url, r"^http://127\.0\.0\.1:\d+/metrics$")
-        status = self.await_look(lambda s: s["step"] >= 7)
+    def read_metrics(self, url):
         with urllib.request.urlopen(url, timeout=BOUND_S) as answer:
             text = answer.read().decode()
         values = {}
@@ -361,6 +355,28 @@ class JobStatusTest(WatchedJobTest):
             if not line.startswith("#"):
                 name, value = line.rsplit(" ", 1)
                 values[name] = float(value)
+        return values
+
+    def test_metrics_tell_exposed_communication(self):
+        """Without a pipeline, devices wait for collectives alone."""
+        job = self.start_job("--strategy", "tp=2", "--devices", "2", "--procs", "2", "--metrics",
+                             "0")
+        url = self.read_line(job.err, "metrics: ")
+        self.await_look(lambda s: s["step"] >= 7)
+        values = self.read_metrics(url)
+        for device in "01":
+            idle = f'penstock_device_idle_seconds_total{{device="{device}",stage="0",during='
+            self.assertGreater(values[idle + '"collective"}'], 0)
+            self.assertEqual(values[idle + '"transfer"}'], 0)
+
+    def test_metrics(self):
+        job = self.start_job("--strategy", "pp=2", "--devices", "2", "--procs", "2", "--metrics",
+                             "0", "--set", f'checkpoint.path="{self.folder}/checkpoints"', "--set",
+                             "checkpoint.every=3")
+        url = self.read_line(job.err, "metrics: ")
+        self.assertRegex(url, r"^http://127\.0\.0\.1:\d+/metrics$")
+        status = self.await_look(lambda s: s["step"] >= 7)
+        values = self.read_metrics(url)
         self.assertGreaterEqual(values["penstock_step"], 7)
         self.assertGreaterEqual(values["penstock_steps_total"], 7)
         self.assertEqual(values["penstock_step_duration_seconds_count"],

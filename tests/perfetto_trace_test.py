@@ -239,7 +239,8 @@ class PerfettoTraceTest(unittest.TestCase):
                      "bytes of the arena, planned", "bytes of states, planned",
                      "bytes of channels, planned", "bytes of workspace, planned"):
             self.assertEqual(counters.count(name), 2, counters)
-        self.assertTrue(any(name.startswith("credits in use, F to B") for name in counters))
+        for kind in ("credits in use", "tokens waiting"):
+            self.assertTrue(any(name.startswith(f"{kind}, F to B") for name in counters), counters)
         processes = {path[0] for path in map(trace.path, trace.slices) if len(path) > 1}
         for name in ("resident bytes", "bytes of arenas, planned"):
             self.assertEqual(sorted(trace.path(track) for track in trace.counters
