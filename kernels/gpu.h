@@ -19,22 +19,26 @@
 
 namespace penstock::kernels {
 
+// A GPU as CUDA describes it.
 struct Gpu {
-  std::string name;
-  std::string id;      // of this piece of hardware, as nvidia-smi -L shows it: "GPU-..."
-  int capability = 0;  // of its architecture: 90 for 9.0
-  uint64_t memory_bytes = 0;
-  int num_processors = 0;  // streaming multiprocessors
-  double memory_bytes_per_s = 0;
-  std::vector<int> peers;  // devices whose memory it can access directly
+  std::string name;               // of its model: "NVIDIA H200"
+  std::string id;                 // of this piece of hardware, as nvidia-smi -L shows it: "GPU-..."
+  int capability = 0;             // of its architecture: 90 for 9.0
+  uint64_t memory_bytes = 0;      // of its memory, in use or not
+  int num_processors = 0;         // streaming multiprocessors
+  double memory_bytes_per_s = 0;  // peak rate of its memory, by clock and bus width; 0: not known
+  std::vector<int> peers;         // devices whose memory it can access directly
 };
 
+// The GPUs that CUDA sees, and the versions of what runs them.
 struct GpuSystem {
   std::vector<Gpu> gpus;  // by index of CUDA
   // Why there is none, or what is wrong; OK otherwise.
   absl::Status status;
-  // As CUDA numbers them: 13000 is 13.0. 0: none.
+  // Of the CUDA runtime, as CUDA numbers versions: 13000 is 13.0. 0: none.
   int runtime_version = 0;
+  // The newest CUDA that the driver supports, numbered likewise. 0: there is no driver, or CUDA is
+  // not built.
   int driver_version = 0;
 };
 

@@ -43,18 +43,18 @@ namespace penstock::planner {
 
 // A training step of a GPT with full recomputation under 1F1B.
 struct MeasuredStep {
-  int64_t num_devices = 1;
-  int64_t global_batch = 1;
-  int64_t micro_batch = 1;
-  int64_t width = 1;
-  int64_t heads = 1;
-  int64_t layers = 1;
-  int64_t context = 1;
-  int64_t tp = 1;
-  int64_t dp = 1;
-  int64_t pp = 1;
-  double seconds = 0;
-  int line = 0;  // of its file
+  int64_t num_devices = 1;   // tp * dp * pp
+  int64_t global_batch = 1;  // sequences of the step; dp * micro_batch divides it
+  int64_t micro_batch = 1;   // sequences of a micro-batch, of one data-parallel part
+  int64_t width = 1;         // of the hidden state of a token
+  int64_t heads = 1;         // of attention
+  int64_t layers = 1;        // of the transformer
+  int64_t context = 1;       // tokens of a sequence
+  int64_t tp = 1;            // tensor parallel
+  int64_t dp = 1;            // data parallel
+  int64_t pp = 1;            // pipeline stages
+  double seconds = 0;        // as measured; PredictSteps does not read it
+  int line = 0;              // of its file
 };
 
 // Of a CSV file with the columns gpus, global_batch, micro_batch, hidden, heads, layers, seq, tp,
@@ -63,20 +63,24 @@ struct MeasuredStep {
 absl::StatusOr<std::vector<MeasuredStep>> ParseMeasuredSteps(std::string_view text,
                                                              std::string_view file);
 
+// The cluster that was fitted, and how well it predicts the steps that it was fitted to.
 struct Calibration {
+  // Whole nodes of one kind of device. Memory limits nothing there: what was measured did fit.
   Cluster cluster;
   std::vector<double> predicted_s;  // of each step
   double mean_error = 0;            // of |predicted / measured - 1|
-  double max_error = 0;
+  double max_error = 0;             // the largest of these
 };
 
+// What the steps and their cluster have in common, and how long to fit. PredictSteps reads the
+// registries and the vocabulary alone.
 struct CalibrationOptions {
-  const graph::OpRegistry* ops = nullptr;
-  const graph::ModelRegistry* models = nullptr;
-  int64_t devices_per_node = 8;
-  int64_t least_devices = 1;  // of the cluster, which has those of the largest step
-  int64_t vocabulary = 51200;
-  int max_trials = 1500;
+  const graph::OpRegistry* ops = nullptr;        // that the model is made of; not null
+  const graph::ModelRegistry* models = nullptr;  // with the model "gpt"; not null
+  int64_t devices_per_node = 8;                  // of the cluster; at least 1
+  int64_t least_devices = 1;   // of the cluster, which has those of the largest step
+  int64_t vocabulary = 51200;  // of the GPT of each step, in tokens
+  int max_trials = 1500;       // sets of rates that are tried at most; 0: no limit
   // Told after each set of rates that was tried: how many were, and the mean error of the best.
   std::function<void(int num_trials, double mean_error)> on_trial;
 };

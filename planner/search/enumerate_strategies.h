@@ -19,20 +19,21 @@
 
 namespace penstock::planner {
 
-// Largest sizes that are considered.
+// Largest sizes that are considered. What follows the axes is for a search (search.h): no strategy
+// is enumerated with it.
 struct SearchLimits {
-  int64_t dp = kMaxDevices;
-  int64_t tp = kMaxDevices;
-  int64_t pp = kMaxDevices;
-  int64_t vpp = 8;
-  int64_t least_vpp = 1;  // of pipelines; with more than 1, there are no others
-  int64_t ep = kMaxDevices;
-  int64_t cp = kMaxDevices;
-  int zero = 3;
-  bool sp = true;
-  Recompute recompute = Recompute::kFull;
-  bool offload = true;
-  int64_t microbatches = 1 << 12;  // unless their number is given
+  int64_t dp = kMaxDevices;                // data parallel
+  int64_t tp = kMaxDevices;                // tensor parallel
+  int64_t pp = kMaxDevices;                // pipeline stages
+  int64_t vpp = 8;                         // virtual stages of each pipeline stage
+  int64_t least_vpp = 1;                   // of pipelines; with more than 1, there are no others
+  int64_t ep = kMaxDevices;                // expert parallel
+  int64_t cp = kMaxDevices;                // context parallel
+  int zero = 3;                            // 0: nothing but the batch is split over replicas
+  bool sp = true;                          // whether sequence parallelism is tried
+  Recompute recompute = Recompute::kFull;  // unless a level is given
+  bool offload = true;                     // whether keeping values on hosts is tried
+  int64_t microbatches = 1 << 12;          // unless their number is given
 };
 
 // The strategies for a number of devices, simplest first.

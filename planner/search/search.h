@@ -62,14 +62,19 @@
 
 namespace penstock::planner {
 
+// A step that takes longer than the fastest by no more than this part of it ties with it.
 inline constexpr double kTieTolerance = 1e-3;
 
+// What a strategy is searched for, and what is known of it before. All that it refers to outlives
+// the call; the policies outlive the result too.
 struct SearchProblem {
-  const graph::OpRegistry* ops = nullptr;
-  const graph::Graph* forward = nullptr;  // returns the loss; without a mesh
-  graph::TrainingOptions training;
+  const graph::OpRegistry* ops = nullptr;  // that the graph is made of; not null
+  const graph::Graph* forward = nullptr;   // returns the loss; without a mesh
+  graph::TrainingOptions training;         // of the step that is made of the graph
+  // What tp, ep and cp split. If no strategy is given: without hints for tp, what it splits is
+  // chosen by cost; without hints for ep or cp, that axis is 1.
   absl::Span<const graph::SplitHint> hints;
-  const Machine* machine = nullptr;
+  const Machine* machine = nullptr;  // with num_devices devices at least; not null
   // The schedules to choose from, the simplest first (schedules.h); at least one. What is not a
   // pipeline has the first.
   std::vector<const Policy*> policies;
@@ -81,7 +86,10 @@ struct SearchProblem {
   std::optional<Recompute> recompute;    // not given: chosen too
   bool splits_weight_gradients = false;  // or if the schedule wants that
   bool keeps_group_order = false;        // the stages follow the devices (see device_groups)
+  // Where a strategy is given, only that of micro-batches counts.
   SearchLimits limits;
+  // Of gradients that are reduced together, at most (BestBucketBytes); 0: of all gradients between
+  // the same groups of devices.
   double bucket_bytes = 4 << 20;
   // From a graph with shardings and stages to one with lowered redistributions (EstimatePasses).
   std::function<absl::Status(graph::Graph&)> lower;
@@ -89,32 +97,36 @@ struct SearchProblem {
 
 // A strategy that was lowered and estimated.
 struct Candidate {
-  Strategy strategy;
-  int64_t microbatches = 1;
+  Strategy strategy;               // its axes and options
+  int64_t microbatches = 1;        // of a step
   const Policy* policy = nullptr;  // of SearchProblem::policies
   // Of each group of the pipeline, the group of devices; empty: in their order.
   std::vector<int> device_groups;
   // Of each stage, the index of its first operator in ForwardSequenceOf(the whole model).
   std::vector<int> stage_starts;
+  // The time of its step and the memory that it needs, which may be more than there is.
   StepEstimate estimate;
 };
 
+// The strategy that was found, those that it was compared with, and what the search took.
 struct SearchResult {
-  Candidate best;
+  Candidate best;  // fits into memory, if any does
   // The other strategies and schedules, each with its best number of micro-batches: those that fit
   // by time, then the others.
   std::vector<Candidate> others;
   // The best strategy, with as many micro-batches, by the other schedules that order its chunks.
   std::vector<Candidate> other_schedules;
+  // How often a strategy with a number of micro-batches and a schedule was estimated, whether it
+  // fits or not; other_schedules do not count.
   int num_estimated = 0;
   int num_refused = 0;    // do not divide the model or the batch
   int num_too_large = 0;  // do not fit into memory
   int num_bounded = 0;    // could not be faster than the best, by whatever order
   int num_layers = 0;     // that the model repeats, of all kinds; 0: none
-  // What the search took: graphs of the short model that were lowered and measured, and the nodes
-  // that they had before.
+  // What the search took: graphs of the short model that were lowered and measured, failures
+  // included.
   int num_lowered = 0;
-  int64_t num_lowered_nodes = 0;
+  int64_t num_lowered_nodes = 0;  // that these graphs had before, in all
 };
 
 // Where nothing fits into memory, the result is what comes nearest (see CheckFits in

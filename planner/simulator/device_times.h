@@ -9,8 +9,9 @@
 
 namespace penstock::planner {
 
+// Seconds of a window that a device spends in each way; they add up to the window.
 struct DeviceTimes {
-  double compute_s = 0;
+  double compute_s = 0;       // computes, whether it communicates meanwhile or not
   double exposed_comm_s = 0;  // communicates and does not compute
   double idle_s = 0;          // neither
 };
@@ -18,11 +19,14 @@ struct DeviceTimes {
 // When a device did something; intervals may overlap and come in any order.
 class DeviceActivity {
  public:
+  // It computed from `begin_s` to `end_s`. All calls count seconds from the same time.
   void AddComputation(double begin_s, double end_s) { computing_.push_back({begin_s, end_s}); }
+  // It communicated from `begin_s` to `end_s`.
   void AddCommunication(double begin_s, double end_s) {
     communicating_.push_back({begin_s, end_s});
   }
 
+  // How it spends the window. Of what was added, the part inside the window counts.
   DeviceTimes TimesBetween(double begin_s, double end_s) const;
 
  private:
@@ -37,8 +41,10 @@ class DeviceActivity {
   std::vector<Interval> communicating_;
 };
 
-// Means over devices: seconds of exposed communication, and the share of the window that is idle.
+// The mean over devices of the seconds of exposed communication; 0 without devices.
 double MeanExposedSeconds(const std::vector<DeviceTimes>& times);
+// The mean over devices of the share, from 0 to 1, of a window of `window_s` seconds that is idle;
+// 0 without devices or time.
 double MeanIdleShare(const std::vector<DeviceTimes>& times, double window_s);
 
 }  // namespace penstock::planner

@@ -41,23 +41,24 @@ namespace penstock::planner {
 
 // An actor at work, or a phase from the begin of its first actor to the end of its last.
 struct SimulatedEvent {
-  uint32_t device = 0;
-  uint32_t phase = 0;      // of the device
-  uint32_t actor = kNone;  // kNone: the phase
-  uint32_t step = 0;
-  uint32_t microbatch = 0;
-  double begin_s = 0;
-  double end_s = 0;
+  uint32_t device = 0;      // of the plan
+  uint32_t phase = 0;       // of the device
+  uint32_t actor = kNone;   // kNone: the phase
+  uint32_t step = 0;        // from 0
+  uint32_t microbatch = 0;  // of the step, from 0; 0 for what runs once a step
+  double begin_s = 0;       // since the steps were submitted
+  double end_s = 0;         // likewise
 };
 
+// How a plan runs on a machine, in virtual seconds since the steps were submitted.
 struct Simulation {
-  double step_s = 0;
+  double step_s = 0;   // how long the described step takes: from begin_s to its end
   double begin_s = 0;  // of the described step: the end of the one before it
   uint32_t step = 0;   // its number
-  // Of what all devices could compute in the step: the flops of the model's kernels, and of all,
-  // what is computed again included (Chowdhery et al., "PaLM", 2022, appendix B).
+  // Flops of the model's kernels, without what is computed again, over those that all devices could
+  // compute in the step at their peak rates (Chowdhery et al., "PaLM", 2022, appendix B).
   double mfu = 0;
-  double hfu = 0;
+  double hfu = 0;                      // likewise of all kernels, what is computed again included
   uint64_t firings = 0;                // of actors, in all simulated steps
   uint32_t num_fired_devices = 0;      // the plan's, or one of each class
   uint64_t num_fired_actors = 0;       // theirs
@@ -68,15 +69,19 @@ struct Simulation {
   // order.
   std::vector<std::vector<uint32_t>> stage_orders;
 
-  // Means over the observed devices.
+  // Seconds of the step in which a device communicates and does not compute: the mean over the
+  // observed devices.
   double exposed_comm_s() const { return MeanExposedSeconds(times); }
+  // The share of the step, from 0 to 1, in which a device does neither: likewise.
   double bubble() const { return MeanIdleShare(times, step_s); }
 };
 
+// What a simulation keeps, and what it fires.
 struct SimulationOptions {
-  bool keeps_events = false;
+  bool keeps_events = false;  // whether Simulation::events is filled in
   // So many devices are observed at most: all, or the first of each stage and others after them.
   uint32_t most_observed = 64;
+  // Whether one device of each class stands for all of it. See the top of this file.
   bool aggregates = false;
 };
 
@@ -86,6 +91,7 @@ struct SimulationOptions {
 absl::StatusOr<Simulation> SimulatePlan(const FoldedPlan& plan, const graph::OpRegistry& ops,
                                         const PolicyRegistry& policies, const Machine& machine,
                                         const SimulationOptions& options = {});
+// The same of a plan that has the program of every device.
 absl::StatusOr<Simulation> SimulatePlan(const Plan& plan, const graph::OpRegistry& ops,
                                         const PolicyRegistry& policies, const Machine& machine,
                                         const SimulationOptions& options = {});
