@@ -6,6 +6,7 @@ alone, in turns; a ratio is the median over rounds of ours divided by theirs: ab
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -28,7 +29,8 @@ def run_ours(penstock, checkpoints, options, prompts):
     words = [word for prompt in prompts for word in ("--prompt", prompt)]
     return json.loads(subprocess.run(
         [penstock, "generate", checkpoints, "--json", "--temperature", "0", "--bytes",
-         str(options.bytes), "--threads", str(options.threads), "--slots", str(options.slots),
+         str(options.bytes), "--strategy", options.strategy, "--threads",
+         str(options.threads // options.devices), "--slots", str(options.slots),
          *words], check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
@@ -66,10 +68,15 @@ def main():
                         "than prompts, it reads prompts while others go on; a peer continues all")
     parser.add_argument("--prompt-bytes", type=int, default=128)
     parser.add_argument("--bytes", type=int, default=100)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2, help="Penstock's devices share them")
+    parser.add_argument("--strategy", default="dp=1", help="sizes of axes, for Penstock alone")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     options.slots = options.slots or options.prompts
+    sizes = [int(axis.partition("=")[2]) for axis in options.strategy.split(",")]
+    options.devices = math.prod(sizes)
+    if options.threads % options.devices:
+        parser.error("the devices of --strategy do not share --threads evenly")
     if options.prompt_bytes + options.bytes > options.context:
         parser.error("the prompt and the bytes do not fit into --context")
     penstock = os.environ["PENSTOCK"]

@@ -138,7 +138,8 @@ struct EstimateOptions {
   std::optional<StagePlacement> placement = {};  // none: the policy's
   bool split_weight_gradients = false;           // or if the policy wants that
   double effort = 0;                             // see Pipeline
-  double bucket_bytes = 4 << 20;                 // see CompileOptions
+  // As CompileOptions has it, but 0: gradients between the same groups are reduced at once.
+  double bucket_bytes = 4 << 20;
   // Reductions of gradients with the backward pass: those of weights with all of it, other
   // collectives with gradients of weights (StageWork::hidden_by_weights_s).
   bool overlaps_gradients = true;

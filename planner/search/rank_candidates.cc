@@ -18,7 +18,6 @@ EstimateOptions OptionsOf(const SearchProblem& problem, const Strategy& strategy
   options.policy = policy;
   options.chunks_per_group = static_cast<int>(strategy.vpp);
   options.split_weight_gradients = problem.splits_weight_gradients;
-  options.bucket_bytes = problem.bucket_bytes;
   options.links = links;
   return options;
 }

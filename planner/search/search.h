@@ -88,9 +88,6 @@ struct SearchProblem {
   bool keeps_group_order = false;        // the stages follow the devices (see device_groups)
   // Where a strategy is given, only that of micro-batches counts.
   SearchLimits limits;
-  // Of gradients that are reduced together, at most (BestBucketBytes); 0: of all gradients between
-  // the same groups of devices.
-  double bucket_bytes = 4 << 20;
   // From a graph with shardings and stages to one with lowered redistributions (EstimatePasses).
   std::function<absl::Status(graph::Graph&)> lower;
 };
@@ -119,7 +116,7 @@ struct SearchResult {
   // How often a strategy with a number of micro-batches and a schedule was estimated, whether it
   // fits or not; other_schedules do not count.
   int num_estimated = 0;
-  int num_refused = 0;    // do not divide the model or the batch
+  int num_refused = 0;    // do not divide the model or the batch, or cannot be planned
   int num_too_large = 0;  // do not fit into memory
   int num_bounded = 0;    // could not be faster than the best, by whatever order
   int num_layers = 0;     // that the model repeats, of all kinds; 0: none
