@@ -336,6 +336,18 @@ class GpuChecksTest(unittest.TestCase):
         self.assertEqual(done.stdout.count("step 3: the losses are 3 and 3.01"), 2)
         self.assertEqual(done.stdout.count("largest relative difference"), 4)
 
+    def test_what_the_host_keeps_and_f16_are_compared(self):
+        done = self.losses([5, 4, 3], [5, 4, 3], stage="host")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        for dtype, kind, strategy in (("f32", '["cpu", "cuda"]', "optimizer=host"),
+                                      ("bf16", '["cpu", "cuda"]', "optimizer=host"),
+                                      ("f32", '"cuda"', "offload=all"), ("f16", '"cuda"', "dp=1")):
+            self.assertTrue(any(f'train.dtype="{dtype}"' in call and f"device_kind={kind}" in call
+                                and strategy in call for call in self.calls()), (dtype, strategy))
+        done = self.losses([5, 4, 3], [5, 4, 3.1], stage="host")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(done.stdout.count("step 3: the losses are 3 and 3.1"), 5)
+
     def test_graphs_must_be_captured_and_change_nothing(self):
         done = self.losses([5, 4, 3], [5, 4, 3], stage="graphs")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

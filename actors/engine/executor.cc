@@ -121,6 +121,7 @@ DeviceExecutor::DeviceExecutor(const ExecutorParts& parts, const ExecutorOptions
 }
 
 DeviceExecutor::~DeviceExecutor() {
+  if (staging_ != nullptr) staging_->Close();
   for (const StreamComm& comm : stream_comms_) comm.stream->Close();
   for (const CopyStream& copies : copy_streams_) copies.stream->Close();
   for (LaneStream* stream : all_streams_) stream->Close();

@@ -114,8 +114,9 @@ void DeviceExecutor::StartComm(uint32_t index, uint32_t phase, bool hands_over) 
   if (is_synchronous_) {
     StartTransport(&start, hands_over);
   } else {
-    if (actor.num_joins > 0) Join(actor, &StreamOf(phases_[phase]));
-    staging_->Begin(start, phases_[phase].lane, *progress.stream);
+    const Lane lane = phases_[phase].lane;
+    Join(actor, &staging_->out(lane));
+    staging_->Begin(start, lane, &StreamOf(phases_[phase]));
   }
 }
 
@@ -164,7 +165,7 @@ void DeviceExecutor::FinishComm(Comm& comm) {
   } else if ((flags & transport::kErrorFlag) != 0) {
     Poison(progress.step);
   }
-  if (!is_synchronous_) staging_->End(actor.part, *progress.stream);
+  if (!is_synchronous_) staging_->End(actor.part, &StreamOf(phases_[comm.phase]));
   if (is_tracing_) Trace(act, comm.end_ns);
   CountCommunication(comm.ordinal);
   Send(messages_.data() + actor.first_message + actor.num_early, actor.num_late, &progress);

@@ -128,6 +128,7 @@ bool DeviceExecutor::PollStreams() {
   }
   if (!stream_comms_.empty()) has_moved |= PollStreamComms();
   if (!copy_streams_.empty()) has_moved |= PollCopies();
+  has_moved |= staging_->Poll();
   return TakeReadyComms() || has_moved;
 }
 
@@ -324,6 +325,7 @@ void DeviceExecutor::ResetStreams() {
   for (const CopyStream& copies : copy_streams_) {
     status.Update(copies.stream->stream().Reset());
   }
+  status.Update(staging_->Reset());
   if (!status.ok()) {
     LaneStream::Mark where;
     where.step = completed_;

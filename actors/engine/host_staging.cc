@@ -75,23 +75,32 @@ absl::StatusOr<std::unique_ptr<HostStaging>> HostStaging::Create(
     }
     transfer.results.resize(transfer.tensors.size());
     transfer.is_receive = comms[i].kind == planner::ActorKind::kRecv;
+    transfer.begin = device.CreateEvent();
     transfer.event = device.CreateEvent();
+  }
+  for (Streams& streams : staging->streams_) {
+    if (comms.empty()) break;
+    streams = {std::make_unique<LaneStream>(device), std::make_unique<LaneStream>(device)};
   }
   for (Queue& queue : staging->queues_) queue.comms.resize(comms.size());
   return staging;
 }
 
-void HostStaging::Begin(const CommStart& start, planner::Lane lane, Stream& stream) {
+void HostStaging::Begin(const CommStart& start, planner::Lane lane, LaneStream* stream) {
   Transfer& transfer = transfers_[start.comm];
   transfer.start = start;
+  transfer.lane = lane;
+  out(lane).Follow(*stream);
+  Stream& copies = out(lane).stream();
+  copies.Record(transfer.begin.get());
   for (size_t t = 0; t < transfer.tensors.size(); ++t) {
     // A send has none.
     if (transfer.tensors[t].output_bytes > 0) transfer.results[t] = start.outputs[t];
     if (transfer.is_receive || transfer.tensors[t].input_bytes == 0) continue;
-    stream.Copy(transfer.inputs[t], start.inputs[t], transfer.tensors[t].input_bytes,
+    copies.Copy(transfer.inputs[t], start.inputs[t], transfer.tensors[t].input_bytes,
                 CopyKind::kDeviceToHost);
   }
-  if (!transfer.is_receive) stream.Record(transfer.event.get());
+  if (!transfer.is_receive) copies.Record(transfer.event.get());
   Queue& queue = queues_[2 * static_cast<size_t>(lane) + (transfer.is_receive ? 1 : 0)];
   queue.comms[(queue.first + queue.count++) % queue.comms.size()] = start.comm;
   ++num_pending_;
@@ -121,14 +130,45 @@ bool HostStaging::NextReady(CommStart* start, const StreamError** error) {
   return false;
 }
 
-void HostStaging::End(uint32_t comm, Stream& stream) {
+void HostStaging::End(uint32_t comm, LaneStream* stream) {
   Transfer& transfer = transfers_[comm];
+  LaneStream& in = *streams_[static_cast<size_t>(transfer.lane)].in;
+  in.stream().Wait(transfer.begin.get());
   for (size_t t = 0; t < transfer.tensors.size(); ++t) {
     if (transfer.tensors[t].output_bytes == 0) continue;
-    stream.Copy(transfer.results[t], transfer.outputs[t], transfer.tensors[t].output_bytes,
-                CopyKind::kHostToDevice);
+    in.stream().Copy(transfer.results[t], transfer.outputs[t], transfer.tensors[t].output_bytes,
+                     CopyKind::kHostToDevice);
   }
-  if (transfer.is_receive) stream.Record(transfer.event.get());
+  if (transfer.is_receive) in.stream().Record(transfer.event.get());
+  stream->Follow(in);
+}
+
+bool HostStaging::Poll() {
+  bool has_moved = false;
+  for (Streams& streams : streams_) {
+    if (streams.out == nullptr) break;
+    has_moved |= streams.out->stream().Poll();
+    has_moved |= streams.in->stream().Poll();
+  }
+  return has_moved;
+}
+
+absl::Status HostStaging::Reset() {
+  absl::Status status;
+  for (Streams& streams : streams_) {
+    if (streams.out == nullptr) break;
+    status.Update(streams.out->stream().Reset());
+    status.Update(streams.in->stream().Reset());
+  }
+  return status;
+}
+
+void HostStaging::Close() {
+  for (Streams& streams : streams_) {
+    if (streams.out == nullptr) break;
+    streams.out->Close();
+    streams.in->Close();
+  }
 }
 
 }  // namespace penstock::actors

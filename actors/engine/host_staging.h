@@ -1,19 +1,23 @@
 // Host memory between an asynchronous device and what happens on the host: feeds and fetches, and
 // the transport's messages and collectives. The memory of such a device is reached by copies on its
-// streams only:
+// streams only. Those of a communication have streams of their own, so that kernels run beside
+// them:
 //
-//   collective     lane's stream: ... kernel, copy out, event          copy in, kernel that uses it
-//                  host:                               run of the collective
+//   lane's stream   ... kernel, kernels that do not use it ...............  kernel that uses it
+//   out                        copy out
+//   host                                run of the collective
+//   in                                                         copy in
 //
-// What follows on the stream need not wait for an event of its own: the copies are ordered with the
-// kernels, so a communication is as good as begun once its copy out is enqueued.
+// What follows on the lane's stream need not wait for an event of its own: the plan orders what
+// overwrites the operands behind the communication, and what uses the result follows the copy in.
+// So a communication is as good as begun once its copy out is enqueued.
 //
 // Memory: of kPinned, for the time of the session, what each communication reads and writes (once
 // where it works in place), and kCopySlots tiles of each feed and fetch. The transport does not
 // know it as registered memory: registering may replace pages, which a GPU has pinned.
 //
 // Thread rule: the executor's; the transport reads and writes between NextReady and End.
-// Invariants: one run of a communication at a time; runs on one stream get ready in the order in
+// Invariants: one run of a communication at a time; runs of one lane get ready in the order in
 // which they began, except that receives, which have nothing to copy out, overtake others. A buffer
 // is written only when the copy that last read it has run. Nothing is allocated after Create.
 
@@ -63,16 +67,26 @@ class HostStaging {
            static_cast<uint64_t>(instance) % kCopySlots * tile.stride;
   }
 
-  // Copies what the communication reads to the host, on the stream of its lane.
-  // REQUIRES: it is not under way.
-  void Begin(const CommStart& start, planner::Lane lane, Stream& stream);
+  // On it, what communications of the lane read is copied to the host. REQUIRES: there is one.
+  LaneStream& out(planner::Lane lane) { return *streams_[static_cast<size_t>(lane)].out; }
+
+  // Copies what the communication reads to the host, after what `stream`, that of its phase, and
+  // out(lane) have been given so far. REQUIRES: it is not under way.
+  void Begin(const CommStart& start, planner::Lane lane, LaneStream* stream);
 
   // Takes a communication whose bytes are on the host; false if there is none. `start` then says
   // where they are. `error` is the stream's, or null.
   bool NextReady(CommStart* start, const StreamError** error);
 
-  // Copies the result of the communication to the device.
-  void End(uint32_t comm, Stream& stream);
+  // Copies the result of the communication to the device, after what its Begin came after. What
+  // `stream`, that of its phase, is given from here on comes after the copy.
+  void End(uint32_t comm, LaneStream* stream);
+
+  // As those of a stream, of all that the copies are on.
+  bool Poll();
+  absl::Status Reset();
+  // No copy begins any more: see LaneStream::Close.
+  void Close();
 
   // Begun and not ready.
   uint32_t num_pending() const { return num_pending_; }
@@ -97,11 +111,19 @@ class HostStaging {
     std::vector<void*> inputs;   // by tensor
     std::vector<void*> outputs;  // likewise
     bool is_receive = false;
-    CommStart start;  // of the run under way, in the device's memory
+    planner::Lane lane = planner::Lane::kCompute;  // of the run under way
+    CommStart start;                               // likewise, in the device's memory
     // Where the results go: `start.outputs` may be of the next run by then.
     std::vector<void*> results;
+    std::unique_ptr<Event> begin;  // of the run under way: what uses its operands is over
     // Done when `inputs` are filled; of a receive, when the last result has been copied.
     std::unique_ptr<Event> event;
+  };
+
+  // Of a lane.
+  struct Streams {
+    std::unique_ptr<LaneStream> out;
+    std::unique_ptr<LaneStream> in;
   };
 
   // Communications that wait for their events, a ring.
@@ -116,6 +138,7 @@ class HostStaging {
   std::shared_ptr<Memory> memory_;
   std::vector<Tile> tiles_;                  // a feed or fetch each
   std::vector<Transfer> transfers_;          // a communication each
+  std::array<Streams, kNumLanes> streams_;   // by lane; none where there is no communication
   std::array<Queue, 2 * kNumLanes> queues_;  // by lane; receives apart
   uint32_t num_pending_ = 0;
 };

@@ -44,7 +44,10 @@ class HostStagingTest : public ::testing::Test {
   std::string Read(int index) {
     std::string text(kBytes, '?');
     stream_->Copy(text.data(), At(index), kBytes, CopyKind::kDeviceToHost);
-    EXPECT_EQ(WaitUntilDone(*stream_, *device_->CreateEvent(), 10'000'000'000), absl::OkStatus());
+    const std::unique_ptr<Event> end = device_->CreateEvent();
+    stream_->Record(end.get());
+    while (!end->IsDone()) Poll();
+    EXPECT_EQ(end->error(), nullptr);
     return text;
   }
   void Begin(uint32_t comm, int input, int output, Lane lane = Lane::kCompute) {
@@ -55,11 +58,15 @@ class HostStagingTest : public ::testing::Test {
     output_ = At(output);
     start.inputs = &input_;
     start.outputs = &output_;
-    staging_->Begin(start, lane, *stream_);
+    staging_->Begin(start, lane, &lane_);
+  }
+  void Poll() {
+    stream_->Poll();
+    staging_->Poll();
   }
   CommStart AwaitReady() {
     CommStart start;
-    while (!staging_->NextReady(&start, &error_)) stream_->Poll();
+    while (!staging_->NextReady(&start, &error_)) Poll();
     EXPECT_EQ(start.sequence, 5u);
     return start;
   }
@@ -75,26 +82,53 @@ class HostStagingTest : public ::testing::Test {
   void* output_ = nullptr;
   const StreamError* error_ = nullptr;
   std::unique_ptr<HostStaging> staging_;
-  const std::unique_ptr<Stream> stream_ = device_->CreateStream();
+  LaneStream lane_{*device_};
+  Stream* const stream_ = &lane_.stream();
 };
 
-TEST_F(HostStagingTest, ACollectiveReadsAndWritesHostMemoryInStreamOrder) {
+TEST_F(HostStagingTest, ACollectiveReadsAndWritesHostMemory) {
   Make(Comms(ActorKind::kCollective));
   for (const std::string input : {"one two three 4.", "five six seven 8"}) {
     Write(0, input);
     Begin(0, 0, 1);
-    Write(0, "what comes later");
     EXPECT_EQ(staging_->num_pending(), 1u);
     const CommStart ready = AwaitReady();
     EXPECT_EQ(staging_->num_pending(), 0u);
+    Write(0, "what comes later");
     EXPECT_EQ(error_, nullptr);
     EXPECT_EQ(TextAt(ready.inputs[0]), input);
     std::memcpy(ready.outputs[0], "result of 16 by.", kBytes);
-    staging_->End(0, *stream_);
+    staging_->End(0, &lane_);
     EXPECT_EQ(Read(1), "result of 16 by.");
     EXPECT_EQ(Read(0), "what comes later");
     Write(1, "................");
   }
+}
+
+// The lane's stream is not polled again after Begin, so that none of its later work runs.
+TEST_F(HostStagingTest, CopiesWaitForNothingThatTheLaneIsGivenLater) {
+  constexpr int kManyPolls = 500;  // of which one in four does something
+  Make(Comms(ActorKind::kCollective));
+  Write(0, "one two three 4.");
+  Begin(0, 0, 1);
+  for (int i = 0; i < kManyPolls; ++i) stream_->Poll();
+  Write(2, "what comes later");
+  CommStart ready;
+  for (int i = 0; i < kManyPolls; ++i) staging_->Poll();
+  ASSERT_TRUE(staging_->NextReady(&ready, &error_));
+  EXPECT_EQ(TextAt(ready.inputs[0]), "one two three 4.");
+  std::memcpy(ready.outputs[0], "result of 16 by.", kBytes);
+  staging_->End(0, &lane_);
+  for (int i = 0; i < kManyPolls; ++i) staging_->Poll();
+  std::string result(kBytes, '?');
+  std::string later(kBytes, '?');
+  const std::unique_ptr<Stream> other = device_->CreateStream();
+  other->Copy(result.data(), At(1), kBytes, CopyKind::kDeviceToHost);
+  other->Copy(later.data(), At(2), kBytes, CopyKind::kDeviceToHost);
+  for (int i = 0; i < kManyPolls; ++i) other->Poll();
+  EXPECT_EQ(result, "result of 16 by.");
+  EXPECT_NE(later, "what comes later");
+  EXPECT_EQ(Read(2), "what comes later");
 }
 
 TEST_F(HostStagingTest, InPlaceTakesTheMemoryOnce) {
@@ -116,14 +150,14 @@ TEST_F(HostStagingTest, EveryTensorIsCopied) {
   Write(1, "five six seven 8");
   std::vector<void*> inputs = {At(0), At(1)};
   std::vector<void*> outputs = {At(2), At(3)};
-  staging_->Begin({0, 0, 5, inputs.data(), outputs.data()}, Lane::kCompute, *stream_);
+  staging_->Begin({0, 0, 5, inputs.data(), outputs.data()}, Lane::kCompute, &lane_);
   outputs.assign(2, nullptr);  // of the next run
   const CommStart ready = AwaitReady();
   EXPECT_EQ(TextAt(ready.inputs[0]), "one two three 4.");
   EXPECT_EQ(TextAt(ready.inputs[1]), "five six seven 8");
   std::memcpy(ready.outputs[0], "result of 16 by.", kBytes);
   std::memcpy(ready.outputs[1], "another of them.", kBytes);
-  staging_->End(0, *stream_);
+  staging_->End(0, &lane_);
   EXPECT_EQ(Read(2), "result of 16 by.");
   EXPECT_EQ(Read(3), "another of them.");
 }
@@ -135,12 +169,12 @@ TEST_F(HostStagingTest, AReceiveWaitsUntilItsLastResultHasBeenCopied) {
   CommStart start;
   ASSERT_TRUE(staging_->NextReady(&start, &error_));  // without any work of the stream
   std::memcpy(start.outputs[0], "one two three 4.", kBytes);
-  staging_->End(0, *stream_);
+  staging_->End(0, &lane_);
   Begin(0, 0, 1);
   EXPECT_FALSE(staging_->NextReady(&start, &error_));
   start = AwaitReady();
   std::memcpy(start.outputs[0], "five six seven 8", kBytes);
-  staging_->End(0, *stream_);
+  staging_->End(0, &lane_);
   EXPECT_EQ(Read(0), "one two three 4.");
   EXPECT_EQ(Read(1), "five six seven 8");
 }

@@ -54,8 +54,22 @@ constexpr auto kPatience = WaitingObserver::kPatience;
 // kernel keeps the endpoint.
 class Gate {
  public:
-  void Open() { is_open_.store(true); }
+  void Open() {
+    is_open_.store(true);
+    const absl::MutexLock lock(&mutex_);
+    for (EmulatedDevice* device : waiting_) device->Wake();
+  }
   void Close() { is_open_.store(false); }
+  bool is_open() const { return is_open_.load(); }
+  // Whose devices are told when it opens.
+  void AddWaiting(EmulatedDevice* device) {
+    const absl::MutexLock lock(&mutex_);
+    waiting_.push_back(device);
+  }
+  void RemoveWaiting(EmulatedDevice* device) {
+    const absl::MutexLock lock(&mutex_);
+    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), device));
+  }
   // False if it was not opened in time.
   bool Pass() const {
     const auto begin = std::chrono::steady_clock::now();
@@ -71,6 +85,8 @@ class Gate {
   static constexpr auto kMinTime = std::chrono::milliseconds(1);
 
   std::atomic<bool> is_open_{false};
+  absl::Mutex mutex_;
+  std::vector<EmulatedDevice*> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
 // "t.open" opens the gate, "t.pass" computes until it is open.
@@ -91,6 +107,33 @@ class EngineGateKernel final : public kernels::Kernel {
   const bool is_opener_;
 };
 
+// "t.pass" on an emulated device. A kernel there holds up the device's copies, which on a GPU it
+// does not; this one looks at the gate from time to time.
+class EmulatedGateKernel final : public kernels::Kernel {
+ public:
+  EmulatedGateKernel(Gate* gate, EmulatedDevice* device, EmulatedStream* stream)
+      : gate_(gate), device_(device), stream_(stream) {
+    gate_->AddWaiting(device_);
+  }
+  ~EmulatedGateKernel() override { gate_->RemoveWaiting(device_); }
+  absl::Status Run(const kernels::KernelArgs& args) override {
+    EmulatedRun& run = stream_->BeginLaunch();
+    run.retry = [](void* gate, EmulatedRun&, bool has_error, absl::Status*) {
+      return has_error || static_cast<Gate*>(gate)->is_open();
+    };
+    run.context = gate_;
+    run.pointers.clear();
+    run.launch = args.launch;
+    stream_->EndLaunch();
+    return absl::OkStatus();
+  }
+
+ private:
+  Gate* const gate_;
+  EmulatedDevice* const device_;
+  EmulatedStream* const stream_;
+};
+
 kernels::KernelRegistry GateKernels(Gate* gate) {
   kernels::KernelRegistry registry = testing::EngineTestKernels();
   for (const bool is_opener : {true, false}) {
@@ -100,6 +143,23 @@ kernels::KernelRegistry GateKernels(Gate* gate) {
       return std::make_unique<EngineGateKernel>(gate, is_opener);
     };
     EXPECT_EQ(registry.Add(is_opener ? "t.open" : "t.pass", std::move(def)), absl::OkStatus());
+  }
+  return registry;
+}
+
+kernels::KernelRegistry EmulatedGateKernels(Gate* gate) {
+  const kernels::KernelRegistry all = kernels::EmulatedKernels(GateKernels(gate));
+  kernels::KernelRegistry registry;
+  for (const std::string_view name : all.Names()) {
+    kernels::KernelDef def = *all.Find(name);
+    if (name == "t.pass") {
+      def.create = [gate](const graph::KernelSpec&, Device& device,
+                          Stream& stream) -> absl::StatusOr<std::unique_ptr<kernels::Kernel>> {
+        return std::make_unique<EmulatedGateKernel>(gate, dynamic_cast<EmulatedDevice*>(&device),
+                                                    dynamic_cast<EmulatedStream*>(&stream));
+      };
+    }
+    EXPECT_EQ(registry.Add(std::string(name), std::move(def)), absl::OkStatus());
   }
   return registry;
 }
@@ -173,7 +233,7 @@ class LocalEngineTest : public ::testing::Test {
  protected:
   // From here on devices are emulated, and launches are counted.
   void UseEmulatedDevices() {
-    kernels_ = CountingKernels(kernels::EmulatedKernels(GateKernels(&gate_)), &num_launches_);
+    kernels_ = CountingKernels(EmulatedGateKernels(&gate_), &num_launches_);
     create_device_ = [](uint32_t index) { return EmulatedDevice::Create({.seed = index}); };
   }
 
@@ -254,7 +314,7 @@ TEST_F(LocalEngineTest, ACollectiveEndsWhileItsEmulatedDeviceComputes) {
 // Each device has the kernels of its kind, and the host runs the collectives.
 TEST_F(LocalEngineTest, DevicesOfSeveralKindsHaveTheirKernels) {
   kernels_by_kind_["emulated"] = std::make_shared<const kernels::KernelRegistry>(
-      CountingKernels(kernels::EmulatedKernels(GateKernels(&gate_)), &num_launches_));
+      CountingKernels(EmulatedGateKernels(&gate_), &num_launches_));
   create_device_ = [](uint32_t index) -> absl::StatusOr<std::unique_ptr<Device>> {
     if (index == 1) return EmulatedDevice::Create({.seed = index});
     return nullptr;
