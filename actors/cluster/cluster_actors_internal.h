@@ -62,7 +62,7 @@ class ClusterActors {
   std::unique_ptr<Membership> membership_;
   std::unique_ptr<ProcessLauncher> launcher_;
   std::unique_ptr<FailureDetector> failure_detector_;
-  caf::actor supervisor_;  // null: stopped
+  SupervisorActor supervisor_;  // null: stopped
 };
 
 }  // namespace penstock::actors

@@ -45,7 +45,8 @@ MembershipActor::behavior_type Behave(MembershipActor::pointer,
 }
 
 // Requests ranks for threads that must not wait, and bounds how long an answer takes.
-caf::behavior JoinProxy(caf::event_based_actor* self, const MembershipActor& membership) {
+JoinProxyActor::behavior_type JoinProxy(JoinProxyActor::pointer self,
+                                        const MembershipActor& membership) {
   return {
       [self, membership](const PendingJoin& join) {
         self->request(membership, absl::ToChronoMilliseconds(Membership::kJoinTimeout),
@@ -95,10 +96,10 @@ Membership::Membership(caf::actor_system& system, RankTable ranks, OnLoss on_los
 caf::actor Membership::StartJoinProxy() {
   const absl::MutexLock lock(&mutex_);
   join_proxy_ = system_.spawn(JoinProxy, actor_);
-  return join_proxy_;
+  return caf::actor_cast<caf::actor>(join_proxy_);
 }
 
-caf::actor Membership::join_proxy() const {
+JoinProxyActor Membership::typed_join_proxy() const {
   const absl::MutexLock lock(&mutex_);
   return join_proxy_;
 }
@@ -107,7 +108,7 @@ void Membership::Reserve(ReserveRank reserved) { caf::anon_send(actor_, std::mov
 
 void Membership::Join(JoinRequest request, OnJoined on_joined) {
   PendingJoin join{std::move(request), std::make_shared<JoinAnswer>(std::move(on_joined))};
-  if (const caf::actor proxy = join_proxy()) caf::anon_send(proxy, std::move(join));
+  if (const JoinProxyActor proxy = typed_join_proxy()) caf::anon_send(proxy, std::move(join));
 }
 
 absl::StatusOr<MemberList> Membership::List(absl::Duration timeout) const {
@@ -131,7 +132,7 @@ void Membership::Stop() {
   self->send_exit(actor_, caf::exit_reason::user_shutdown);
   self->wait_for(actor_);
   actor_ = nullptr;
-  caf::actor proxy;
+  JoinProxyActor proxy;
   {
     const absl::MutexLock lock(&mutex_);
     proxy = std::exchange(join_proxy_, nullptr);

@@ -108,6 +108,8 @@ using MembershipActor =
     caf::typed_actor<caf::reacts_to<ReserveRank>, caf::replies_to<JoinRequest>::with<JoinReply>,
                      caf::reacts_to<MemberLoss>, caf::replies_to<ListAtom>::with<MemberList>>;
 
+using JoinProxyActor = caf::typed_actor<caf::reacts_to<PendingJoin>>;
+
 class Membership {
  public:
   // `report` says who was lost and why.
@@ -126,7 +128,7 @@ class Membership {
   caf::actor actor() const { return caf::actor_cast<caf::actor>(actor_); }
   // Takes the losses.
   const MembershipActor& typed_actor() const { return actor_; }
-  caf::actor join_proxy() const;
+  caf::actor join_proxy() const { return caf::actor_cast<caf::actor>(typed_join_proxy()); }
   // Starts one in the place of the other, which has ended.
   caf::actor StartJoinProxy();
 
@@ -141,10 +143,12 @@ class Membership {
   void Stop();
 
  private:
+  JoinProxyActor typed_join_proxy() const;
+
   caf::actor_system& system_;
   MembershipActor actor_;
   mutable absl::Mutex mutex_;
-  caf::actor join_proxy_ ABSL_GUARDED_BY(mutex_);
+  JoinProxyActor join_proxy_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace penstock::actors

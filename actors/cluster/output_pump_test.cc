@@ -116,7 +116,7 @@ TEST_F(OutputPumpTest, AReaderThatDoesNotReturnIsNotWaitedForWithoutABound) {
 
 // Its supervisor starts another one, and the lines after that come.
 TEST_F(OutputPumpTest, AReaderThatThrowsLosesItsLineAlone) {
-  const caf::actor supervisor =
+  const SupervisorActor supervisor =
       system_.spawn<Supervisor>([](const absl::Status& status) { ADD_FAILURE() << status; });
   RestartCount num_restarts;
   Watch(supervisor, {pump_.Start(), "output pump", Child::kOutputPump, [&] {

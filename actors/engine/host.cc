@@ -47,7 +47,7 @@ class Host::Impl {
       activity_.poll_counters.push_back(std::make_unique<PollCounters>());
     }
     for (size_t stage = 0; stage < parts.stages.size(); ++stage) {
-      const caf::actor actor = system_.spawn<StageActor>(
+      const StageHandle actor = system_.spawn<StageActor>(
           std::move(parts.stages[stage]), stage, parts.stall_detector, &activity_, callbacks);
       stage_actors_.push_back(actor);
       for (const uint32_t device : parts.stage_devices[stage]) {
@@ -57,7 +57,7 @@ class Host::Impl {
       }
     }
     for (const HostParts::RemoteLink& remote : parts.remote_links) {
-      const caf::actor actor = stage_actors_[remote.stage];
+      const StageHandle actor = stage_actors_[remote.stage];
       Waker* waker = parts.wakers[remote.device];
       remote.link->wake_controller = [actor] { caf::anon_send(actor, WakeAtom::value); };
       remote.link->wake_executor = [waker] { waker->Notify(); };
@@ -75,7 +75,8 @@ class Host::Impl {
                 Child::kDeviceExecutor);
     }
     for (size_t i = 0; i < stage_actors_.size(); ++i) {
-      Supervise(stage_actors_[i], StrCat("controller of stage ", i), Child::kStageController);
+      Supervise(caf::actor_cast<caf::actor>(stage_actors_[i]), StrCat("controller of stage ", i),
+                Child::kStageController);
     }
     const std::vector<std::optional<absl::Status>> statuses = loaded->Wait(timeout);
     for (size_t i = 0; i < num_devices; ++i) {
@@ -101,7 +102,7 @@ class Host::Impl {
     for (const caf::actor& actor : executor_actors_) {
       caf::anon_send(actor, SubmitMessage{step, buffers});
     }
-    for (const caf::actor& actor : stage_actors_) {
+    for (const StageHandle& actor : stage_actors_) {
       caf::anon_send(actor, SubmitMessage{step, nullptr});
     }
   }
@@ -110,9 +111,10 @@ class Host::Impl {
     const size_t num_devices = executor_actors_.size();
     const auto replies =
         std::make_shared<ReplyCollector<Waits>>(num_devices + stage_actors_.size());
-    for (const std::vector<caf::actor>* actors : {&executor_actors_, &stage_actors_}) {
-      for (const caf::actor& actor : *actors) caf::anon_send(actor, DescribeMessage{replies});
+    for (const caf::actor& actor : executor_actors_) {
+      caf::anon_send(actor, DescribeMessage{replies});
     }
+    for (const StageHandle& actor : stage_actors_) caf::anon_send(actor, DescribeMessage{replies});
     Waits waits;
     const std::vector<std::optional<Waits>> received = replies->Wait(timeout);
     for (size_t i = 0; i < received.size(); ++i) {
@@ -130,7 +132,7 @@ class Host::Impl {
 
   absl::StatusOr<ActivityReport> ReportActivity(absl::Duration timeout) {
     const auto replies = std::make_shared<ReplyCollector<std::string>>(stage_actors_.size());
-    for (const caf::actor& actor : stage_actors_) caf::anon_send(actor, DeclinedMessage{replies});
+    for (const StageHandle& actor : stage_actors_) caf::anon_send(actor, DeclinedMessage{replies});
     const std::vector<std::optional<std::string>> received = replies->Wait(timeout);
     std::string declined;
     for (size_t i = 0; i < received.size(); ++i) {
@@ -159,7 +161,7 @@ class Host::Impl {
       link->wake_controller = nullptr;
       link->wake_executor = nullptr;
     }
-    std::vector<caf::actor> last;
+    std::vector<SupervisorActor> last;
     if (supervisor_) last.push_back(std::move(supervisor_));
     supervisor_ = nullptr;
     Join(&last);
@@ -177,12 +179,13 @@ class Host::Impl {
   // an executor is a kernel, which uses the memory of this and cannot be ended from outside. The
   // session's timeout has named it before (Session::Wait), and the watchdog of a node ends the
   // process (node.cc).
-  void Join(std::vector<caf::actor>* actors) {
+  template <typename Handle>
+  void Join(std::vector<Handle>* actors) {
     caf::scoped_actor self(system_, true);
-    for (const caf::actor& actor : *actors) {
+    for (const Handle& actor : *actors) {
       caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
     }
-    self->wait_for(*actors);
+    for (const Handle& actor : *actors) self->wait_for(actor);
     actors->clear();
   }
 
@@ -192,9 +195,9 @@ class Host::Impl {
   std::vector<StageLink*> links_;
   uint32_t first_device_ = 0;
   std::vector<caf::actor> executor_actors_;
-  std::vector<caf::actor> stage_actors_;
+  std::vector<StageHandle> stage_actors_;
   std::vector<caf::actor> communication_actors_;
-  caf::actor supervisor_;
+  SupervisorActor supervisor_;
   std::shared_ptr<HostInspector> inspector_;  // null until the executors are loaded
   bool is_stopped_ = false;
 };

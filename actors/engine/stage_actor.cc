@@ -1,7 +1,6 @@
 #include <chrono>
 #include <utility>
 
-#include "actors/engine/host_messages_internal.h"
 #include "actors/engine/stage_actor_internal.h"
 #include "base/strings.h"
 
@@ -12,21 +11,19 @@ namespace {
 // per sleep.
 constexpr std::chrono::milliseconds kStallInterval{500};
 
-using StallAtom = caf::atom_constant<caf::atom("stall")>;
-
 }  // namespace
 
 StageActor::StageActor(caf::actor_config& config, std::unique_ptr<StageController> controller,
                        size_t index, const StallDetector* stall_detector, HostActivity* activity,
                        StageCallbacks callbacks)
-    : caf::event_based_actor(config),
+    : StageHandle::base(config),
       controller_(std::move(controller)),
       index_(index),
       stall_detector_(stall_detector),
       activity_(*activity),
       callbacks_(std::move(callbacks)) {}
 
-caf::behavior StageActor::make_behavior() {
+StageActor::behavior_type StageActor::make_behavior() {
   return {
       [this](WakeAtom) { Decide(); },
       [this](StallAtom) { CheckStall(); },

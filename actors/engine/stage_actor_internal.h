@@ -20,6 +20,7 @@
 #include "caf/all.hpp"
 
 #include "actors/engine/host_activity_internal.h"
+#include "actors/engine/host_messages_internal.h"
 #include "actors/engine/stage.h"
 #include "actors/engine/stall_detector.h"
 
@@ -31,7 +32,14 @@ struct StageCallbacks {
   std::function<void()> on_declined;
 };
 
-class StageActor : public caf::event_based_actor {
+// Tells a stage to see whether it is stalled.
+using StallAtom = caf::atom_constant<caf::atom("stall")>;
+
+using StageHandle = caf::typed_actor<caf::reacts_to<WakeAtom>, caf::reacts_to<StallAtom>,
+                                     caf::reacts_to<SubmitMessage>, caf::reacts_to<DescribeMessage>,
+                                     caf::reacts_to<DeclinedMessage>>;
+
+class StageActor : public StageHandle::base {
  public:
   // `index` counts the stages of the host. `stall_detector` is null if devices of the plan are in
   // other processes. `stall_detector` and `activity` must outlive the actor.
@@ -39,7 +47,7 @@ class StageActor : public caf::event_based_actor {
              const StallDetector* stall_detector, HostActivity* activity, StageCallbacks callbacks);
 
   const char* name() const override { return "stage"; }
-  caf::behavior make_behavior() override;
+  behavior_type make_behavior() override;
 
  private:
   void Decide();

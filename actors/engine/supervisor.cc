@@ -8,11 +8,11 @@
 namespace penstock::actors {
 
 Supervisor::Supervisor(caf::actor_config& config, OnFailure on_failure)
-    : caf::event_based_actor(config), on_failure_(std::move(on_failure)) {
+    : SupervisorActor::base(config), on_failure_(std::move(on_failure)) {
   set_down_handler([this](const caf::down_msg& message) { OnDown(message); });
 }
 
-caf::behavior Supervisor::make_behavior() {
+Supervisor::behavior_type Supervisor::make_behavior() {
   return {
       [this](const ChildRecord& record) {
         Monitor({record, {}});
@@ -74,7 +74,7 @@ void Supervisor::Escalate(const Watched& watched, const std::string& cause) {
   on_failure_(status);
 }
 
-void Watch(const caf::actor& supervisor, ChildRecord record) {
+void Watch(const SupervisorActor& supervisor, ChildRecord record) {
   caf::anon_send(supervisor, std::move(record));
 }
 

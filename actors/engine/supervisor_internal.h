@@ -38,7 +38,9 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::ChildRecord)
 
 namespace penstock::actors {
 
-class Supervisor : public caf::event_based_actor {
+using SupervisorActor = caf::typed_actor<caf::reacts_to<ChildRecord>>;
+
+class Supervisor : public SupervisorActor::base {
  public:
   // Called with the end of a child that escalates; the origin names the child.
   using OnFailure = std::function<void(const absl::Status& status)>;
@@ -46,7 +48,7 @@ class Supervisor : public caf::event_based_actor {
   Supervisor(caf::actor_config& config, OnFailure on_failure);
 
   const char* name() const override { return "supervisor"; }
-  caf::behavior make_behavior() override;
+  behavior_type make_behavior() override;
   void on_exit() override;
 
  private:
@@ -64,7 +66,7 @@ class Supervisor : public caf::event_based_actor {
 };
 
 // Has `supervisor` watch over a child. One that has ended already is noticed too.
-void Watch(const caf::actor& supervisor, ChildRecord record);
+void Watch(const SupervisorActor& supervisor, ChildRecord record);
 
 }  // namespace penstock::actors
 

@@ -84,7 +84,7 @@ class SupervisorTest : public ::testing::Test {
 
   caf::actor_system_config config_;
   caf::actor_system system_;
-  caf::actor supervisor_;
+  SupervisorActor supervisor_;
   absl::Mutex mutex_;
   std::vector<caf::actor> children_ ABSL_GUARDED_BY(mutex_);
   std::vector<absl::Status> failures_ ABSL_GUARDED_BY(mutex_);

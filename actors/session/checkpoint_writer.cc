@@ -58,20 +58,25 @@ struct CheckpointWriter::Progress {
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::WriteMessage)
 
 namespace penstock::actors {
+namespace {
 
-class CheckpointWriter::Actor : public caf::event_based_actor {
+using WriterHandle = caf::typed_actor<caf::reacts_to<WriteMessage>>;
+
+}  // namespace
+
+class CheckpointWriter::Actor : public WriterHandle::base {
  public:
   Actor(caf::actor_config& config, std::shared_ptr<Progress> progress,
         std::shared_ptr<CheckpointFolder> folder,
         std::function<void(const CheckpointResult&)> on_done)
-      : caf::event_based_actor(config),
+      : WriterHandle::base(config),
         progress_(std::move(progress)),
         folder_(std::move(folder)),
         on_done_(std::move(on_done)) {}
 
   const char* name() const override { return "checkpoint_writer"; }
 
-  caf::behavior make_behavior() override {
+  behavior_type make_behavior() override {
     return {[this](WriteMessage& message) { Handle(message); }};
   }
 
@@ -124,8 +129,8 @@ class CheckpointWriter::Actor : public caf::event_based_actor {
 
 struct CheckpointWriter::Handle {
   caf::actor_system& system;
-  caf::actor actor;
-  caf::actor supervisor;
+  WriterHandle actor;
+  SupervisorActor supervisor;
 };
 
 CheckpointWriter::CheckpointWriter(const Session& session, std::unique_ptr<CheckpointFolder> folder,
@@ -139,8 +144,8 @@ CheckpointWriter::CheckpointWriter(const Session& session, std::unique_ptr<Check
           progress_, std::shared_ptr<CheckpointFolder>(std::move(folder)), std::move(on_done)),
       system.spawn<Supervisor>(
           [progress = progress_](const absl::Status& status) { progress->End(status); })});
-  Watch(handle_->supervisor,
-        {handle_->actor, "checkpoint writer", Child::kCheckpointWriter, nullptr});
+  Watch(handle_->supervisor, {caf::actor_cast<caf::actor>(handle_->actor), "checkpoint writer",
+                              Child::kCheckpointWriter, nullptr});
 }
 
 CheckpointWriter::~CheckpointWriter() {
@@ -152,10 +157,10 @@ CheckpointWriter::~CheckpointWriter() {
   (void)Wait(absl::InfiniteDuration());
   const CafThread thread;
   caf::scoped_actor self(handle_->system, true);
-  for (const caf::actor& actor : {handle_->actor, handle_->supervisor}) {
-    caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
-    self->wait_for(actor);
-  }
+  caf::anon_send_exit(handle_->actor, caf::exit_reason::user_shutdown);
+  self->wait_for(handle_->actor);
+  caf::anon_send_exit(handle_->supervisor, caf::exit_reason::user_shutdown);
+  self->wait_for(handle_->supervisor);
 }
 
 void CheckpointWriter::Write(CheckpointInfo info, std::shared_ptr<const KeptStates> states) {

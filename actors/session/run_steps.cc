@@ -69,16 +69,21 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(penstock::actors::EndMessage)
 namespace penstock::actors {
 namespace {
 
-class SourceActor : public caf::event_based_actor {
+using SinkHandle = caf::typed_actor<caf::reacts_to<SubmittedMessage>, caf::reacts_to<EndMessage>>;
+// Is told once to which sink it hands steps.
+using SourceHandle = caf::typed_actor<caf::reacts_to<SinkHandle>, caf::reacts_to<CreditMessage>,
+                                      caf::reacts_to<EndMessage>>;
+
+class SourceActor : public SourceHandle::base {
  public:
   SourceActor(caf::actor_config& config, std::shared_ptr<Run> run)
-      : caf::event_based_actor(config), run_(std::move(run)) {}
+      : SourceHandle::base(config), run_(std::move(run)) {}
 
   const char* name() const override { return "source"; }
 
-  caf::behavior make_behavior() override {
+  behavior_type make_behavior() override {
     return {
-        [this](const caf::actor& sink) { sink_ = sink; },
+        [this](const SinkHandle& sink) { sink_ = sink; },
         [this](const CreditMessage&) { HandIn(); },
         [this](const EndMessage& message) { End(message.status); },
     };
@@ -113,19 +118,19 @@ class SourceActor : public caf::event_based_actor {
   }
 
   const std::shared_ptr<Run> run_;
-  caf::actor sink_;
+  SinkHandle sink_;
   int64_t next_ = 0;
   bool has_ended_ = false;
 };
 
-class SinkActor : public caf::event_based_actor {
+class SinkActor : public SinkHandle::base {
  public:
-  SinkActor(caf::actor_config& config, std::shared_ptr<Run> run, caf::actor source)
-      : caf::event_based_actor(config), run_(std::move(run)), source_(std::move(source)) {}
+  SinkActor(caf::actor_config& config, std::shared_ptr<Run> run, SourceHandle source)
+      : SinkHandle::base(config), run_(std::move(run)), source_(std::move(source)) {}
 
   const char* name() const override { return "sink"; }
 
-  caf::behavior make_behavior() override {
+  behavior_type make_behavior() override {
     return {
         [this](const SubmittedMessage& message) { Take(message); },
         [this](const EndMessage& message) { run_->End(status_.ok() ? message.status : status_); }};
@@ -155,7 +160,7 @@ class SinkActor : public caf::event_based_actor {
   }
 
   const std::shared_ptr<Run> run_;
-  caf::actor source_;
+  SourceHandle source_;
   absl::Status status_;  // the first error of the session or the sink
 };
 
@@ -167,18 +172,20 @@ absl::Status RunSteps(Session& session, int64_t num_steps, int64_t steps_ahead, 
   const std::shared_ptr<Run> run(new Run{session, first_step, num_steps, source, sink, {}, {}});
   const CafThread thread;
   caf::actor_system& system = session.actor_system();
-  std::vector<caf::actor> actors;
-  actors.push_back(system.spawn<SourceActor, caf::detached>(run));
-  actors.push_back(system.spawn<SinkActor, caf::detached>(run, actors[0]));
-  actors.push_back(
-      system.spawn<Supervisor>([run](const absl::Status& status) { run->End(status); }));
-  Watch(actors[2], {actors[0], "source", Child::kSource, nullptr});
-  Watch(actors[2], {actors[1], "sink", Child::kSink, nullptr});
-  caf::anon_send(actors[0], actors[1]);
-  for (int64_t i = 0; i < steps_ahead; ++i) caf::anon_send(actors[0], CreditMessage{});
+  const SourceHandle source_actor = system.spawn<SourceActor, caf::detached>(run);
+  const SinkHandle sink_actor = system.spawn<SinkActor, caf::detached>(run, source_actor);
+  const SupervisorActor supervisor =
+      system.spawn<Supervisor>([run](const absl::Status& status) { run->End(status); });
+  const auto untyped = [](const auto& actor) { return caf::actor_cast<caf::actor>(actor); };
+  Watch(supervisor, {untyped(source_actor), "source", Child::kSource, nullptr});
+  Watch(supervisor, {untyped(sink_actor), "sink", Child::kSink, nullptr});
+  caf::anon_send(source_actor, sink_actor);
+  for (int64_t i = 0; i < steps_ahead; ++i) caf::anon_send(source_actor, CreditMessage{});
 
   const absl::Status status = run->AwaitEnd();
   caf::scoped_actor self(system, true);
+  const std::vector<caf::actor> actors = {untyped(source_actor), untyped(sink_actor),
+                                          untyped(supervisor)};
   for (const caf::actor& actor : actors) {
     caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
   }
