@@ -39,6 +39,7 @@
 #include "planner/cost/kernel_cost.h"
 #include "planner/plan/plan_io.h"
 #include "planner/strategy/move_optimizer.h"
+#include "tests/support/cluster_fixture.h"
 #include "tests/support/interpreter.h"
 #include "tests/support/random_graph.h"
 #include "tests/support/shrink.h"
@@ -55,6 +56,7 @@ using graph::NodeId;
 constexpr int kShards = 12;
 constexpr int kDefaultCases = 2400;
 constexpr int kCasesInCi = 1200;  // where CI is in the environment
+constexpr int kCasesUnderSanitizers = 240;
 constexpr int kMinOccurrences = 15;
 constexpr double kLeastScale = 0.02;
 constexpr int kProcessShards = 3;
@@ -68,8 +70,9 @@ int64_t FromEnvironment(const char* name, int64_t fallback) {
 }
 
 int64_t NumCases() {
+  const int in_ci = kSlowdown > 1 ? kCasesUnderSanitizers : kCasesInCi;
   return FromEnvironment("PENSTOCK_PROPERTY_CASES",
-                         std::getenv("CI") == nullptr ? kDefaultCases : kCasesInCi);
+                         std::getenv("CI") == nullptr && kSlowdown == 1 ? kDefaultCases : in_ci);
 }
 int64_t FirstSeed() { return FromEnvironment("PENSTOCK_PROPERTY_SEED", 0); }
 

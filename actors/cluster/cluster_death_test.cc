@@ -315,6 +315,11 @@ class CollectiveDeathTest : public ClusterDeathTestBase,
     for (CollectiveSpec& spec : plan.collectives) {
       EXPECT_EQ(spec.kind, kind);
       spec.algorithm = death.algorithm;
+      if (death.algorithm == CollectiveAlgorithm::kHierarchical) {  // two hosts
+        for (size_t i = 0; i < spec.devices.size(); ++i) {
+          spec.hosts.push_back(2 * i < spec.devices.size() ? 0 : 1);
+        }
+      }
       spec.chunk_bytes = death.chunk_bytes;
     }
     return plan;
@@ -378,9 +383,10 @@ TEST_P(CollectiveDeathTest, IsNamedAtEveryMessage) {
   const CollectiveDeath& death = GetParam();
   if (!death.tls.empty()) setenv("UCX_TLS", death.tls.c_str(), 1);
   // Silence takes its time to be noticed, and sanitizers take theirs. More processes take longer
-  // and send more messages.
+  // and send more messages. With PENSTOCK_EVERY_MESSAGE none is left out.
   int stride = death.fault == Fault::kStop ? 7 : kSlowdown > 1 ? 5 : 1;
   if (death.num_processes > 2) stride = std::max(stride, 5) * kSlowdown;
+  if (std::getenv("PENSTOCK_EVERY_MESSAGE") != nullptr) stride = 1;
   // Where some are left out, others are each time; a failure says which one it was.
   int message = 1 + static_cast<int>(std::random_device()() % static_cast<unsigned>(stride));
   while (DiesAtMessage(message)) {
@@ -402,10 +408,18 @@ INSTANTIATE_TEST_SUITE_P(
                                       CollectiveAlgorithm::kRing},
                       CollectiveDeath{CollectiveKind::kAllReduce, 1, Fault::kExit, "tcp", 4,
                                       CollectiveAlgorithm::kRing},
+                      CollectiveDeath{CollectiveKind::kAllReduce, 3, Fault::kKill, "", 4,
+                                      CollectiveAlgorithm::kHierarchical},
+                      CollectiveDeath{CollectiveKind::kAllReduce, 0, Fault::kCrash, "tcp", 4,
+                                      CollectiveAlgorithm::kHierarchical},
                       CollectiveDeath{CollectiveKind::kReduceScatter, 1, Fault::kKill, ""},
                       CollectiveDeath{CollectiveKind::kReduceScatter, 0, Fault::kKill, "tcp"},
+                      CollectiveDeath{CollectiveKind::kReduceScatter, 3, Fault::kExit, "", 4,
+                                      CollectiveAlgorithm::kRing},
                       CollectiveDeath{CollectiveKind::kAllGather, 0, Fault::kKill, ""},
                       CollectiveDeath{CollectiveKind::kAllGather, 1, Fault::kKill, "tcp"},
+                      CollectiveDeath{CollectiveKind::kAllGather, 2, Fault::kKill, "tcp", 4,
+                                      CollectiveAlgorithm::kRing},
                       CollectiveDeath{CollectiveKind::kAllToAll, 1, Fault::kKill, ""},
                       CollectiveDeath{CollectiveKind::kAllToAll, 0, Fault::kKill, "tcp"},
                       CollectiveDeath{CollectiveKind::kPermute, 0, Fault::kKill, ""},
@@ -415,7 +429,9 @@ INSTANTIATE_TEST_SUITE_P(
       name.erase(std::remove(name.begin(), name.end(), '_'), name.end());
       return StrCat(name, "Rank", info.param.rank, FaultName(info.param.fault),
                     info.param.tls.empty() ? "SharedMemory" : "Tcp",
-                    info.param.num_processes > 2 ? "RingOfFour" : "");
+                    info.param.num_processes == 2                        ? ""
+                    : info.param.algorithm == CollectiveAlgorithm::kRing ? "RingOfFour"
+                                                                         : "FourOnTwoHosts");
     });
 
 // Messages of 2 MiB, which are asked for in chunks: the node dies between those, in any of the
