@@ -8,7 +8,8 @@ relative; times are compared as medians after the first steps, which compile and
 With `--dtype bf16`, all train in mixed precision: PyTorch under bf16 autocast, as it is ("torch") and
 compiled ("torch-compiled"). Losses must agree to 2e-2.
 
-The peer "products" only multiplies the matrices of a step in PyTorch, which shows what is left to gain.
+The peer "products" only multiplies the matrices of a step in PyTorch, which shows what is left to gain; "f32" is
+Penstock in f32, which shows what 16 bits do to the losses.
 
 Each framework runs alone, in a process of its own, with the same number of threads. The rounds
 alternate between them, so that a slow spell of the machine does not fall on one of them only; a
@@ -131,6 +132,11 @@ def run_penstock(folder, config):
     return [row["loss"] for row in rows], [row["step_time_s"] for row in rows], ""
 
 
+def run_penstock_in_f32(folder, config):
+    config.dtype = "f32"
+    return run_penstock(folder, config)
+
+
 def run_products(folder, config):
     import torch
 
@@ -143,7 +149,7 @@ def run_products(folder, config):
 
 RUNNERS = {
     "penstock": run_penstock, "torch": run_torch, "torch-compiled": run_compiled_torch, "jax": run_jax,
-    "products": run_products,
+    "products": run_products, "f32": run_penstock_in_f32,
 }
 PEERS = {"f32": "torch,jax", "bf16": "torch,torch-compiled"}  # JAX has no autocast
 
@@ -177,15 +183,16 @@ def compare(width, arguments):
                 losses[name], step_times, versions[name] = measure(name, folder, options)
                 timed = step_times[SKIPPED_STEPS:] or step_times
                 times.setdefault(name, []).append(statistics.median(timed))
-    report = {"width": width, "options": options, "step_time_s": {}, "ratio": {}, "loss_error": {}}
+    report = {"width": width, "options": options, "step_time_s": {}, "ratio": {}, "loss_error": {},
+              "loss_difference": {}}
     for name in times:
         report["step_time_s"][name] = statistics.median(times[name])
     for name in peers:
         ratios = [ours / theirs for ours, theirs in zip(times["penstock"], times[name])]
         report["ratio"][name] = statistics.median(ratios)
-        report["loss_error"][name] = max(
-            (abs(a - b) / abs(b) for a, b in zip(losses["penstock"], losses[name])), default=0.0
-        )
+        pairs = list(zip(losses["penstock"], losses[name]))
+        report["loss_error"][name] = max((abs(a - b) / abs(b) for a, b in pairs), default=0.0)
+        report["loss_difference"][name] = max((abs(a - b) for a, b in pairs), default=0.0)
     report["versions"] = {name: versions[name] for name in peers}
     return report
 
@@ -215,7 +222,7 @@ def main():
     parser.add_argument("--widths", default="256,768", help="of the model")
     parser.add_argument("--dtype", choices=sorted(PEERS), default="f32", help="bf16: mixed precision")
     parser.add_argument("--peers", help="of torch, torch-compiled, jax, products (a step's matrix products alone, "
-                        "in PyTorch and f32); the default depends on --dtype")
+                        "in PyTorch and f32), f32 (Penstock itself); the default depends on --dtype")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--context", type=int, default=128, help="tokens a sequence")
     parser.add_argument("--batch", type=int, default=8, help="sequences a step")
@@ -249,12 +256,12 @@ def main():
         return status
     for report in reports:
         print(f"width {report['width']}, {arguments.dtype}, {arguments.threads} thread(s):")
-        print(f"  {'':14} {'ms a step':>10} {'ours/theirs':>12} {'loss error':>11}")
+        print(f"  {'':14} {'ms a step':>10} {'ours/theirs':>12} {'loss error':>11} {'absolute':>9}")
         for name, seconds in report["step_time_s"].items():
             ratio = report["ratio"].get(name)
             row = f"  {name:14} {1e3 * seconds:10.1f}"
             if ratio is not None:
-                row += f" {ratio:12.2f} {report['loss_error'][name]:11.1e}"
+                row += f" {ratio:12.2f} {report['loss_error'][name]:11.1e} {report['loss_difference'][name]:9.1e}"
             print(row)
     return status
 
