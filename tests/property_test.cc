@@ -322,8 +322,11 @@ class Processes {
     if (cluster == nullptr) {
       actors::ClusterOptions options;
       options.num_processes = count;
+      options.heartbeat_timeout *= kSlowdown;
       options.node_command = {PENSTOCK_COMMAND, "node"};
-      if (HasPluginUnderTest()) {
+      if (kSlowdown > 1) {  // the command is not built with sanitizers
+        options.node_command = {PENSTOCK_FAULTY_NODE};
+      } else if (HasPluginUnderTest()) {
         options.node_command.insert(options.node_command.end(), {"--plugin", PluginUnderTest()});
       }
       if (devices != Devices::kCpu) {
