@@ -70,9 +70,9 @@ int64_t FromEnvironment(const char* name, int64_t fallback) {
 }
 
 int64_t NumCases() {
-  const int in_ci = kSlowdown > 1 ? kCasesUnderSanitizers : kCasesInCi;
-  return FromEnvironment("PENSTOCK_PROPERTY_CASES",
-                         std::getenv("CI") == nullptr && kSlowdown == 1 ? kDefaultCases : in_ci);
+  int fallback = std::getenv("CI") == nullptr ? kDefaultCases : kCasesInCi;
+  if (kSlowdown > 1) fallback = kCasesUnderSanitizers;
+  return FromEnvironment("PENSTOCK_PROPERTY_CASES", fallback);
 }
 int64_t FirstSeed() { return FromEnvironment("PENSTOCK_PROPERTY_SEED", 0); }
 

@@ -38,7 +38,15 @@ absl::StatusOr<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(
   ASSIGN_OR_RETURN(LinkedDevice linked, Link(*parts.plan, parts.device_index, target));
   std::unique_ptr<HostStaging> staging;
   if (!device.is_synchronous()) {
-    ASSIGN_OR_RETURN(staging, HostStaging::Create(device, linked.comms, linked.copies));
+    std::vector<uint32_t> stream_of_comm;
+    for (const Comm& comm : linked.comms) {
+      const Phase& phase = linked.phases[comm.phase];
+      stream_of_comm.push_back(phase.floating_stream == kNone
+                                   ? static_cast<uint32_t>(phase.lane)
+                                   : static_cast<uint32_t>(kNumLanes) + phase.floating_stream);
+    }
+    ASSIGN_OR_RETURN(staging,
+                     HostStaging::Create(device, linked.comms, stream_of_comm, linked.copies));
   }
   std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(
       parts, options, std::move(linked), std::move(streams), std::move(staging)));

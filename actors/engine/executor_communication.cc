@@ -114,9 +114,9 @@ void DeviceExecutor::StartComm(uint32_t index, uint32_t phase, bool hands_over) 
   if (is_synchronous_) {
     StartTransport(&start, hands_over);
   } else {
-    const Lane lane = phases_[phase].lane;
-    Join(actor, &staging_->out(lane));
-    staging_->Begin(start, lane, &StreamOf(phases_[phase]));
+    LaneStream* const stream = &StreamOf(phases_[phase]);
+    Join(actor, staging_->BeginsOn(start.comm, stream));
+    staging_->Begin(start, phases_[phase].lane, stream);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "actors/engine/host_staging.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -58,7 +59,8 @@ uint64_t HostStaging::BytesFor(absl::Span<const Comm> comms, absl::Span<const Ho
 }
 
 absl::StatusOr<std::unique_ptr<HostStaging>> HostStaging::Create(
-    Device& device, absl::Span<const Comm> comms, absl::Span<const HostCopy> copies) {
+    Device& device, absl::Span<const Comm> comms, absl::Span<const uint32_t> streams,
+    absl::Span<const HostCopy> copies) {
   std::unique_ptr<HostStaging> staging(new HostStaging());
   const Layout layout = MakeLayout(comms, copies);
   for (const Range& range : layout.copies) {
@@ -66,6 +68,7 @@ absl::StatusOr<std::unique_ptr<HostStaging>> HostStaging::Create(
   }
   ASSIGN_OR_RETURN(staging->memory_, device.Allocate(layout.num_bytes, MemoryKind::kPinned));
   std::byte* const data = staging->memory_->data();
+  std::map<uint32_t, size_t> places;  // in streams_
   for (size_t i = 0; i < comms.size(); ++i) {
     Transfer& transfer = staging->transfers_.emplace_back();
     transfer.tensors = comms[i].tensors;
@@ -75,23 +78,33 @@ absl::StatusOr<std::unique_ptr<HostStaging>> HostStaging::Create(
     }
     transfer.results.resize(transfer.tensors.size());
     transfer.is_receive = comms[i].kind == planner::ActorKind::kRecv;
+    transfer.has_results =
+        std::any_of(transfer.tensors.begin(), transfer.tensors.end(),
+                    [](const CommTensor& tensor) { return tensor.output_bytes > 0; });
+    const auto [place, is_new] = places.try_emplace(streams[i], places.size());
+    transfer.streams = place->second;
+    if (is_new) {
+      staging->streams_.push_back(
+          {std::make_unique<LaneStream>(device), std::make_unique<LaneStream>(device)});
+    }
     transfer.begin = device.CreateEvent();
     transfer.event = device.CreateEvent();
-  }
-  for (Streams& streams : staging->streams_) {
-    if (comms.empty()) break;
-    streams = {std::make_unique<LaneStream>(device), std::make_unique<LaneStream>(device)};
   }
   for (Queue& queue : staging->queues_) queue.comms.resize(comms.size());
   return staging;
 }
 
+LaneStream* HostStaging::BeginsOn(uint32_t comm, LaneStream* stream) {
+  const Transfer& transfer = transfers_[comm];
+  return transfer.is_receive ? stream : streams_[transfer.streams].out.get();
+}
+
 void HostStaging::Begin(const CommStart& start, planner::Lane lane, LaneStream* stream) {
   Transfer& transfer = transfers_[start.comm];
   transfer.start = start;
-  transfer.lane = lane;
-  out(lane).Follow(*stream);
-  Stream& copies = out(lane).stream();
+  LaneStream* const out = BeginsOn(start.comm, stream);
+  if (out != stream) out->Follow(*stream);
+  Stream& copies = out->stream();
   copies.Record(transfer.begin.get());
   for (size_t t = 0; t < transfer.tensors.size(); ++t) {
     // A send has none.
@@ -132,7 +145,8 @@ bool HostStaging::NextReady(CommStart* start, const StreamError** error) {
 
 void HostStaging::End(uint32_t comm, LaneStream* stream) {
   Transfer& transfer = transfers_[comm];
-  LaneStream& in = *streams_[static_cast<size_t>(transfer.lane)].in;
+  if (!transfer.has_results) return;
+  LaneStream& in = *streams_[transfer.streams].in;
   in.stream().Wait(transfer.begin.get());
   for (size_t t = 0; t < transfer.tensors.size(); ++t) {
     if (transfer.tensors[t].output_bytes == 0) continue;
@@ -146,7 +160,6 @@ void HostStaging::End(uint32_t comm, LaneStream* stream) {
 bool HostStaging::Poll() {
   bool has_moved = false;
   for (Streams& streams : streams_) {
-    if (streams.out == nullptr) break;
     has_moved |= streams.out->stream().Poll();
     has_moved |= streams.in->stream().Poll();
   }
@@ -156,7 +169,6 @@ bool HostStaging::Poll() {
 absl::Status HostStaging::Reset() {
   absl::Status status;
   for (Streams& streams : streams_) {
-    if (streams.out == nullptr) break;
     status.Update(streams.out->stream().Reset());
     status.Update(streams.in->stream().Reset());
   }
@@ -165,7 +177,6 @@ absl::Status HostStaging::Reset() {
 
 void HostStaging::Close() {
   for (Streams& streams : streams_) {
-    if (streams.out == nullptr) break;
     streams.out->Close();
     streams.in->Close();
   }

@@ -3,12 +3,12 @@
 // streams only. Those of a communication have streams of their own, so that kernels run beside
 // them:
 //
-//   lane's stream   ... kernel, kernels that do not use it ...............  kernel that uses it
+//   phase's stream  ... kernel, kernels that do not use it ...............  kernel that uses it
 //   out                        copy out
 //   host                                run of the collective
 //   in                                                         copy in
 //
-// What follows on the lane's stream need not wait for an event of its own: the plan orders what
+// What follows on the phase's stream need not wait for an event of its own: the plan orders what
 // overwrites the operands behind the communication, and what uses the result follows the copy in.
 // So a communication is as good as begun once its copy out is enqueued.
 //
@@ -16,8 +16,11 @@
 // where it works in place), and kCopySlots tiles of each feed and fetch. The transport does not
 // know it as registered memory: registering may replace pages, which a GPU has pinned.
 //
+// Each stream that phases run on has two for these copies, so that copies wait for no more than
+// their phase does: floating phases that wait for other devices must not wait for each other.
+//
 // Thread rule: the executor's; the transport reads and writes between NextReady and End.
-// Invariants: one run of a communication at a time; runs of one lane get ready in the order in
+// Invariants: one run of a communication at a time; runs of one stream get ready in the order in
 // which they began, except that receives, which have nothing to copy out, overtake others. A buffer
 // is written only when the copy that last read it has run. Nothing is allocated after Create.
 
@@ -47,9 +50,12 @@ class HostStaging {
   static constexpr uint32_t kCopySlots = 2;
 
   // Allocates all memory. kResourceExhausted names the amount. The device outlives the result;
-  // indices of communications and copies are those of `comms` and `copies`.
+  // indices of communications and copies are those of `comms` and `copies`. `streams` says of each
+  // communication which stream its phase runs on, by any numbers: communications of one stream
+  // share the streams of their copies.
   static absl::StatusOr<std::unique_ptr<HostStaging>> Create(Device& device,
                                                              absl::Span<const Comm> comms,
+                                                             absl::Span<const uint32_t> streams,
                                                              absl::Span<const HostCopy> copies);
 
   // How much Create allocates.
@@ -67,11 +73,12 @@ class HostStaging {
            static_cast<uint64_t>(instance) % kCopySlots * tile.stride;
   }
 
-  // On it, what communications of the lane read is copied to the host. REQUIRES: there is one.
-  LaneStream& out(planner::Lane lane) { return *streams_[static_cast<size_t>(lane)].out; }
+  // What this is given before Begin comes before the copies of the communication: it is the stream
+  // that these have to the host, or `stream`, that of its phase, for a receive.
+  LaneStream* BeginsOn(uint32_t comm, LaneStream* stream);
 
   // Copies what the communication reads to the host, after what `stream`, that of its phase, and
-  // out(lane) have been given so far. REQUIRES: it is not under way.
+  // BeginsOn have been given so far. REQUIRES: it is not under way.
   void Begin(const CommStart& start, planner::Lane lane, LaneStream* stream);
 
   // Takes a communication whose bytes are on the host; false if there is none. `start` then says
@@ -82,8 +89,9 @@ class HostStaging {
   // `stream`, that of its phase, is given from here on comes after the copy.
   void End(uint32_t comm, LaneStream* stream);
 
-  // As those of a stream, of all that the copies are on.
+  // As Stream::Poll, of all streams that the copies are on.
   bool Poll();
+  // As Stream::Reset, of the same.
   absl::Status Reset();
   // No copy begins any more: see LaneStream::Close.
   void Close();
@@ -111,8 +119,9 @@ class HostStaging {
     std::vector<void*> inputs;   // by tensor
     std::vector<void*> outputs;  // likewise
     bool is_receive = false;
-    planner::Lane lane = planner::Lane::kCompute;  // of the run under way
-    CommStart start;                               // likewise, in the device's memory
+    bool has_results = false;
+    size_t streams = 0;  // its place in streams_
+    CommStart start;     // of the run under way, in the device's memory
     // Where the results go: `start.outputs` may be of the next run by then.
     std::vector<void*> results;
     std::unique_ptr<Event> begin;  // of the run under way: what uses its operands is over
@@ -120,7 +129,7 @@ class HostStaging {
     std::unique_ptr<Event> event;
   };
 
-  // Of a lane.
+  // Of a stream of phases.
   struct Streams {
     std::unique_ptr<LaneStream> out;
     std::unique_ptr<LaneStream> in;
@@ -136,9 +145,9 @@ class HostStaging {
   HostStaging() = default;
 
   std::shared_ptr<Memory> memory_;
-  std::vector<Tile> tiles_;                  // a feed or fetch each
-  std::vector<Transfer> transfers_;          // a communication each
-  std::array<Streams, kNumLanes> streams_;   // by lane; none where there is no communication
+  std::vector<Tile> tiles_;          // a feed or fetch each
+  std::vector<Transfer> transfers_;  // a communication each
+  std::vector<Streams> streams_;
   std::array<Queue, 2 * kNumLanes> queues_;  // by lane; receives apart
   uint32_t num_pending_ = 0;
 };

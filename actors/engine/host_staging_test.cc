@@ -31,8 +31,13 @@ std::vector<Comm> Comms(ActorKind kind, size_t count = 1, bool is_in_place = fal
 
 class HostStagingTest : public ::testing::Test {
  protected:
+  ~HostStagingTest() override {
+    if (staging_ != nullptr) staging_->Close();
+    lane_.Close();
+  }
   void Make(const std::vector<Comm>& comms, const std::vector<HostCopy>& copies = {}) {
-    auto staging = HostStaging::Create(*device_, comms, copies);
+    const std::vector<uint32_t> streams(comms.size());
+    auto staging = HostStaging::Create(*device_, comms, streams, copies);
     ASSERT_TRUE(staging.ok()) << staging.status();
     staging_ = *std::move(staging);
   }
@@ -81,9 +86,9 @@ class HostStagingTest : public ::testing::Test {
   void* input_ = nullptr;         // of the last communication
   void* output_ = nullptr;
   const StreamError* error_ = nullptr;
-  std::unique_ptr<HostStaging> staging_;
   LaneStream lane_{*device_};
   Stream* const stream_ = &lane_.stream();
+  std::unique_ptr<HostStaging> staging_;
 };
 
 TEST_F(HostStagingTest, ACollectiveReadsAndWritesHostMemory) {
@@ -129,6 +134,30 @@ TEST_F(HostStagingTest, CopiesWaitForNothingThatTheLaneIsGivenLater) {
   EXPECT_EQ(result, "result of 16 by.");
   EXPECT_NE(later, "what comes later");
   EXPECT_EQ(Read(2), "what comes later");
+}
+
+// As floating phases are, of which one may wait for what the other sends.
+TEST_F(HostStagingTest, CopiesOfAnotherStreamDoNotWait) {
+  const std::vector<Comm> comms = Comms(ActorKind::kSend, 2);
+  staging_ = *HostStaging::Create(*device_, comms, std::vector<uint32_t>{0, 1}, {});
+  LaneStream stuck(*device_);
+  const std::unique_ptr<Event> never = device_->CreateEvent();
+  const std::unique_ptr<Stream> silent = device_->CreateStream();
+  silent->Record(never.get());  // it is not polled
+  stuck.stream().Wait(never.get());
+  Write(0, "one two three 4.");
+  CommStart start;
+  start.sequence = 5;
+  start.inputs = &input_;
+  input_ = At(0);
+  staging_->Begin(start, Lane::kFloating, &stuck);
+  start.comm = 1;
+  staging_->Begin(start, Lane::kFloating, &lane_);
+  const CommStart ready = AwaitReady();
+  EXPECT_EQ(ready.comm, 1u);
+  EXPECT_EQ(TextAt(ready.inputs[0]), "one two three 4.");
+  staging_->Close();
+  stuck.Close();
 }
 
 TEST_F(HostStagingTest, InPlaceTakesTheMemoryOnce) {

@@ -30,7 +30,7 @@ inline dnnl::primitive_attr UserScratchpad() {
   return attributes;
 }
 
-// Runs the primitive without allocating. Throws dnnl::error.
+// Runs the primitive. Throws dnnl::error.
 inline void Execute(const dnnl::primitive& primitive, const dnnl::stream& stream,
                     std::initializer_list<dnnl_exec_arg_t> arguments) {
   dnnl::error::wrap_c_api(

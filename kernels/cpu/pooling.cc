@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -147,7 +148,7 @@ class DirectPooling : public CpuKernel {
 
 // ---- In oneDNN.
 
-// Bytes of the planes that are computed at once. oneDNN takes the planes of 16 channels together.
+// Most bytes of the planes that are computed at once. oneDNN takes 16 planes together.
 constexpr int64_t kChunkBytes = int64_t{1} << 20;
 constexpr int64_t kPlanesTogether = 16;
 
@@ -155,13 +156,16 @@ bool IsEmpty(const PoolingShape& shape) {
   return shape.num_planes * shape.in_size() * shape.out_size() == 0;
 }
 
-// The first planes of a shape that are computed at once, and those that are left at the end.
+// The planes of a shape that a thread computes at once, and those that are left at the end.
 struct Chunks {
-  explicit Chunks(const PoolingShape& shape) : whole(shape), rest(shape) {
+  Chunks(const PoolingShape& shape, int num_threads) : whole(shape), rest(shape) {
     const auto bytes = static_cast<int64_t>(sizeof(float)) * (shape.in_size() + shape.out_size());
-    const int64_t num_planes = kChunkBytes / (kPlanesTogether * bytes) * kPlanesTogether;
-    whole.num_planes =
-        std::clamp(num_planes, std::min(kPlanesTogether, shape.num_planes), shape.num_planes);
+    const int64_t together_bytes = kPlanesTogether * bytes;
+    const int64_t of_thread =
+        (shape.num_planes + kPlanesTogether * num_threads - 1) / (kPlanesTogether * num_threads);
+    const int64_t num_together =
+        std::max<int64_t>(std::min(kChunkBytes / together_bytes, of_thread), 1);
+    whole.num_planes = std::min(num_together * kPlanesTogether, shape.num_planes);
     rest.num_planes = shape.num_planes % whole.num_planes;
   }
 
@@ -190,7 +194,7 @@ class ChunkedPooling : public CpuKernel {
   static KernelOr Create(const KernelSpec& spec, Device& device, PoolingPass pass) {
     auto kernel = std::make_unique<ChunkedPooling>(spec, device, pass);
     if (IsEmpty(kernel->shape_)) return kernel;
-    const Chunks chunks(kernel->shape_);
+    const Chunks chunks(kernel->shape_, kernel->pool_.size());
     for (int i = 0; i < kernel->pool_.size(); ++i) {
       Worker& worker = kernel->workers_.emplace_back();
       ASSIGN_OR_RETURN(worker.whole, OneDnnPooling::Create(chunks.whole, pass));
@@ -201,17 +205,26 @@ class ChunkedPooling : public CpuKernel {
     return kernel;
   }
 
+  // For any pool of up to `num_threads`.
   static size_t WorkspaceBytes(const KernelSpec& spec, PoolingPass pass, int num_threads) {
     const PoolingShape shape = ShapeOf(spec, pass);
     if (IsEmpty(shape)) return 0;
-    const Chunks chunks(shape);
+    std::map<int64_t, size_t> bytes_of;  // by the number of planes
     size_t most = 0;
-    for (const PoolingShape& chunk : {chunks.whole, chunks.rest}) {
-      if (chunk.num_planes == 0) continue;
-      const auto made = OneDnnPooling::Create(chunk, pass);
-      if (made.ok()) most = std::max(most, (*made)->workspace_bytes());  // Create reports errors
+    for (int count = 1; count <= num_threads; ++count) {
+      const Chunks chunks(shape, count);
+      size_t of_thread = 0;
+      for (const PoolingShape& chunk : {chunks.whole, chunks.rest}) {
+        const auto [at, is_new] = bytes_of.try_emplace(chunk.num_planes, 0);
+        if (is_new && chunk.num_planes > 0) {
+          const auto made = OneDnnPooling::Create(chunk, pass);
+          if (made.ok()) at->second = (*made)->workspace_bytes();  // Create reports what is wrong
+        }
+        of_thread = std::max(of_thread, at->second);
+      }
+      most = std::max(most, of_thread * static_cast<size_t>(count));
     }
-    return most * static_cast<size_t>(num_threads);
+    return most;
   }
 
   ChunkedPooling(const KernelSpec& spec, Device& device, PoolingPass pass)
