@@ -77,17 +77,19 @@ TEST_F(CmdRunOptionsTest, JobsOnGpusArePlannedWithoutOne) {
 }
 
 TEST_F(CmdRunOptionsTest, SumsAreF32OrOfTheTypeThatTheModelComputesIn) {
-  const auto plan = [&](const std::string& dtype, const std::string& sum_dtype) {
-    return Call({"plan", Path("job.toml"), "--set", "train.dtype=\"" + dtype + "\"", "--set",
-                 "train.sum_dtype=\"" + sum_dtype + "\""});
-  };
-  for (const std::string dtype : {"f32", "bf16", "f16"}) {
-    EXPECT_EQ(plan(dtype, "f32").status, 0) << dtype;
-    EXPECT_EQ(plan(dtype, dtype).status, 0) << dtype;
+  for (const std::string key : {"train.sum_dtype", "train.residual_dtype"}) {
+    const auto plan = [&](const std::string& dtype, const std::string& sums) {
+      return Call({"plan", Path("job.toml"), "--set", "train.dtype=\"" + dtype + "\"", "--set",
+                   key + "=\"" + sums + "\""});
+    };
+    for (const std::string dtype : {"f32", "bf16", "f16"}) {
+      EXPECT_EQ(plan(dtype, "f32").status, 0) << key << " " << dtype;
+      EXPECT_EQ(plan(dtype, dtype).status, 0) << key << " " << dtype;
+    }
+    EXPECT_THAT(plan("f16", "bf16").err,
+                HasSubstr("--set " + key + "=\"bf16\": " + key + " = bf16: must be f32, or " +
+                          "train.dtype, which is f16"));
   }
-  EXPECT_THAT(plan("f16", "bf16").err,
-              HasSubstr("--set train.sum_dtype=\"bf16\": train.sum_dtype = bf16: must be f32, or "
-                        "train.dtype, which is f16"));
 }
 
 // Training, validation and the sample on devices of two kinds.

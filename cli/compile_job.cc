@@ -47,7 +47,8 @@ CompileSettings SettingsOf(const Job& job, const JobGraph& graph) {
           .program = graph.settings,
           .machine = graph.machine,
           .precision = graph.model.precision,
-          .sums_in_f32 = graph.model.sums_in_f32};
+          .sums_in_f32 = graph.model.sums_in_f32,
+          .residuals_in_f32 = graph.model.residuals_in_f32};
 }
 
 absl::StatusOr<planner::FoldedPlan> CompileFoldedGraph(const Registries& registries,
@@ -76,6 +77,7 @@ absl::StatusOr<planner::FoldedPlan> CompileFoldedGraph(const Registries& registr
   options.passes = settings.passes;
   options.precision = settings.precision;
   options.sums_in_f32 = settings.sums_in_f32;
+  options.residuals_in_f32 = settings.residuals_in_f32;
   if (settings.machine.has_value()) options.machine = &*settings.machine;
   options.estimate = settings.estimate;
   return planner::CompileFolded(registries.ops, std::move(graph), options);

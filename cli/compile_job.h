@@ -42,6 +42,7 @@ struct CompileSettings {
   std::optional<planner::Machine> machine = {};       // for which the step is predicted
   DType precision = DType::kF32;                      // see planner::CompileOptions
   bool sums_in_f32 = false;                           // likewise
+  bool residuals_in_f32 = false;                      // likewise
   planner::StepEstimate* estimate = nullptr;          // filled in, if the machine is given
   planner::PassOptions passes = {};                   // looks in
 };

@@ -40,7 +40,8 @@ absl::StatusOr<std::unique_ptr<actors::Session>> StartModel(
                     .host_devices = layout.host_devices,
                     // A step of a few tokens is bound by its weights, which stay f32.
                     .precision = use == graph::ModelUse::kGenerate ? DType::kF32 : model.precision,
-                    .sums_in_f32 = model.sums_in_f32}));
+                    .sums_in_f32 = model.sums_in_f32,
+                    .residuals_in_f32 = model.residuals_in_f32}));
   actors::SessionOptions options;
   options.threads_per_device = static_cast<int>(layout.num_threads);
   options.kernels = &registries.kernels;

@@ -85,6 +85,7 @@ struct Job {
     std::optional<double> min_learning_rate;  // default: a tenth of learning_rate
     std::optional<double> loss_scale;         // default: 65536 in f16, else 0
     std::optional<DType> sum_dtype;           // f32, or dtype, which is the default
+    std::optional<DType> residual_dtype;      // likewise
   } train;
 
   struct Checkpoint {

@@ -218,12 +218,12 @@ absl::StatusOr<std::shared_ptr<const JobSearch>> DescribeSearch(
   problem.splits_weight_gradients = job.parallel.split_backward;
   problem.recompute = job.parallel.recompute;
   const DType precision = IsHalf(job.train.dtype) ? job.train.dtype : DType::kF32;
-  problem.lower =
-      [passes = planner::EstimatePasses(registries.ops, precision,
-                                        job.train.sum_dtype == DType::kF32)](graph::Graph& graph) {
-        for (const planner::Pass& pass : passes) RETURN_IF_ERROR(pass.run(graph));
-        return absl::OkStatus();
-      };
+  problem.lower = [passes = planner::EstimatePasses(
+                       registries.ops, precision, job.train.sum_dtype == DType::kF32,
+                       job.train.residual_dtype == DType::kF32)](graph::Graph& graph) {
+    for (const planner::Pass& pass : passes) RETURN_IF_ERROR(pass.run(graph));
+    return absl::OkStatus();
+  };
   return search;
 }
 

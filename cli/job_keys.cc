@@ -480,6 +480,13 @@ const std::vector<Key>& Keys() {
        Choice([](Job& j) { return &j.train.sum_dtype; },
               std::vector<std::pair<std::string_view, std::optional<DType>>>{
                   {"f32", DType::kF32}, {"bf16", DType::kBF16}, {"f16", DType::kF16}})},
+      {"train.residual_dtype",
+       "Type of the sums that layers add to, from the embedding on, if train.dtype is \"bf16\" or "
+       "\"f16\": the same, or \"f32\", which is nearer to training in f32 and takes more time and "
+       "memory (train.dtype)",
+       Choice([](Job& j) { return &j.train.residual_dtype; },
+              std::vector<std::pair<std::string_view, std::optional<DType>>>{
+                  {"f32", DType::kF32}, {"bf16", DType::kBF16}, {"f16", DType::kF16}})},
       {"train.loss_scale",
        "First factor of the loss and so of all gradients; halved when gradients overflow, and "
        "doubled after 2,000 steps without; 0: none; if unset, 65536 with train.dtype = \"f16\" (0)",

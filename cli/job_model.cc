@@ -49,14 +49,18 @@ absl::StatusOr<JobModel> ResolveModel(const Registries& registries, const Job& j
   const bool is_mixed = IsHalf(job.train.dtype);
   const DType dtype = is_mixed ? DType::kF32 : job.train.dtype;
   if (is_mixed) resolved.precision = job.train.dtype;
-  const DType sum_dtype = job.train.sum_dtype.value_or(job.train.dtype);
-  if (sum_dtype != job.train.dtype && sum_dtype != DType::kF32) {
-    return AtKey(job, {"train.sum_dtype"},
-                 absl::InvalidArgumentError(StrCat("train.sum_dtype = ", Name(sum_dtype),
-                                                   ": must be f32, or train.dtype, which is ",
-                                                   Name(job.train.dtype))));
+  for (const auto& [key, given] : {std::pair("train.sum_dtype", job.train.sum_dtype),
+                                   std::pair("train.residual_dtype", job.train.residual_dtype)}) {
+    const DType wanted = given.value_or(DType::kF32);
+    if (wanted != job.train.dtype && wanted != DType::kF32) {
+      return AtKey(job, {key},
+                   absl::InvalidArgumentError(StrCat(key, " = ", Name(wanted),
+                                                     ": must be f32, or train.dtype, which is ",
+                                                     Name(job.train.dtype))));
+    }
   }
   resolved.sums_in_f32 = job.train.sum_dtype == DType::kF32;
+  resolved.residuals_in_f32 = job.train.residual_dtype == DType::kF32;
   resolved.config.dtype = dtype;
   if (!job.model.file.empty()) return resolved;
   if (!job.model.weights.empty()) {
@@ -199,6 +203,7 @@ std::vector<planner::ProgramSetting> ProgramSettings(const Job& job, const JobMo
     add("train.gradient_dtype", Name(options.gradient_dtype));
   }
   if (IsHalf(model.precision) && model.sums_in_f32) add("train.sum_dtype", "f32");
+  if (IsHalf(model.precision) && model.residuals_in_f32) add("train.residual_dtype", "f32");
   add("train.learning_rate", options.learning_rate);
   add("train.warmup_steps", options.warmup_steps);
   if (options.schedule == graph::LearningRateSchedule::kCosine) {

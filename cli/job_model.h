@@ -26,6 +26,7 @@ struct JobModel {
   graph::ModelConfig config;
   DType precision = DType::kF32;  // see planner::CompileOptions
   bool sums_in_f32 = false;       // likewise
+  bool residuals_in_f32 = false;  // likewise
 };
 
 // The job's model with its defaults filled in. Errors point at the job's key.

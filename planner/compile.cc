@@ -48,16 +48,17 @@ bool IsBidirectional(const std::optional<StagePlacement>& placement) {
   return placement.has_value() && placement->placement == Placement::kBidirectional;
 }
 
-Pass MixedPrecisionPass(const graph::OpRegistry& ops, DType dtype) {
-  return {"mixed-precision",
-          [&ops, dtype](graph::Graph& g) { return MixPrecision(ops, dtype, g); }};
+Pass MixedPrecisionPass(const graph::OpRegistry& ops, DType dtype, bool residuals_in_f32) {
+  return {"mixed-precision", [&ops, dtype, residuals_in_f32](graph::Graph& g) {
+            return MixPrecision(ops, dtype, g, residuals_in_f32);
+          }};
 }
 
 }  // namespace
 
 std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions& sends,
                                 DType precision, int64_t sub_batch_bytes, FusesStage fuses,
-                                bool sums_in_f32, bool optimizer_on_host) {
+                                bool sums_in_f32, bool optimizer_on_host, bool residuals_in_f32) {
   const auto caches = std::make_shared<ReshardCaches>();
   std::vector<Pass> passes = {
       {"propagate", [](graph::Graph& g) { return Propagate(PropagationLevel::kUserPriority, &g); }},
@@ -92,7 +93,9 @@ std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions&
                   {"move-optimizer", [&ops](graph::Graph& g) { return MoveOptimizer(ops, g); }});
   }
   // Before move-optimizer: parameters are cast where they are.
-  if (IsHalf(precision)) passes.insert(passes.begin(), MixedPrecisionPass(ops, precision));
+  if (IsHalf(precision)) {
+    passes.insert(passes.begin(), MixedPrecisionPass(ops, precision, residuals_in_f32));
+  }
   if (IsBidirectional(sends.placement)) {
     passes.insert(passes.begin(),
                   {"split-directions", [](graph::Graph& g) { return SplitDirections(g); }});
@@ -100,9 +103,11 @@ std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions&
   return passes;
 }
 
-std::vector<Pass> EstimatePasses(const graph::OpRegistry& ops, DType precision, bool sums_in_f32) {
+std::vector<Pass> EstimatePasses(const graph::OpRegistry& ops, DType precision, bool sums_in_f32,
+                                 bool residuals_in_f32) {
   std::vector<Pass> passes =
-      CompilePasses(ops, {}, precision, kLeastSubBatchBytes, nullptr, sums_in_f32);
+      CompilePasses(ops, {}, precision, kLeastSubBatchBytes, nullptr, sums_in_f32,
+                    /*optimizer_on_host=*/false, residuals_in_f32);
   std::erase_if(passes, [](const Pass& pass) {
     return pass.name == kSplitSends || pass.name == kSplitBatches;
   });
@@ -318,10 +323,11 @@ absl::StatusOr<FoldedPlan> CompileFolded(const graph::OpRegistry& ops, graph::Gr
   ASSIGN_OR_RETURN(sends.placement, PlaceStages(graph, *policy, options));
   sends.costs = options.send_costs;
   RETURN_IF_ERROR(CheckDeviceGroups(graph, options));
-  RETURN_IF_ERROR(RunPasses(CompilePasses(ops, sends, options.precision, options.sub_batch_bytes,
-                                          StagesThatFuse(options, sends.placement),
-                                          options.sums_in_f32, options.optimizer_on_host),
-                            options.passes, &graph));
+  RETURN_IF_ERROR(
+      RunPasses(CompilePasses(ops, sends, options.precision, options.sub_batch_bytes,
+                              StagesThatFuse(options, sends.placement), options.sums_in_f32,
+                              options.optimizer_on_host, options.residuals_in_f32),
+                options.passes, &graph));
 
   LowerOptions lower;
   lower.policy = policy;

@@ -46,6 +46,8 @@ struct CompileOptions {
   DType precision = DType::kF32;
   // Whether devices add up in f32 what the graph has in 16 bits (sharding/widen_sums.h).
   bool sums_in_f32 = false;
+  // Whether mixed precision keeps residual sums in f32 (strategy/mixed_precision.h).
+  bool residuals_in_f32 = false;
   std::string strategy;                  // recorded in the plan
   std::vector<ProgramSetting> settings;  // likewise
   bool split_weight_gradients = false;   // into W; also if the policy wants it
@@ -100,13 +102,13 @@ std::vector<Pass> CompilePasses(const graph::OpRegistry& ops, const SendOptions&
                                 DType precision = DType::kF32,
                                 int64_t sub_batch_bytes = kLeastSubBatchBytes,
                                 FusesStage fuses = nullptr, bool sums_in_f32 = false,
-                                bool optimizer_on_host = false);
+                                bool optimizer_on_host = false, bool residuals_in_f32 = false);
 
 // The same without split-sends, for graphs whose stages are not yet those of a plan: MeasureWork
 // charges what that pass would do (search/stage_work.h). Neither are batches split: it takes all
 // communication within phases to be waited for.
 std::vector<Pass> EstimatePasses(const graph::OpRegistry& ops, DType precision = DType::kF32,
-                                 bool sums_in_f32 = false);
+                                 bool sums_in_f32 = false, bool residuals_in_f32 = false);
 
 // Names what a graph computes, whatever its layout (meshes, shardings and stages): plans of one
 // program have the same, Plan::graph_fingerprint.

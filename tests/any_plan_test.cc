@@ -533,9 +533,18 @@ TEST(AnyPlanInMixedPrecisionTest, GivesTheLossesOfOneDeviceAndOfF32) {
     if (layout.devices < 4) continue;
     EXPECT_EQ(many, Losses(layout, mixed + " --procs 2", kSteps));
   }
+  const std::string f32_residuals = mixed + " --set 'train.residual_dtype=\"f32\"'";
+  const std::vector<double> nearer = Losses(kOneDevice, f32_residuals, kSteps);
+  for (const Layout& layout :
+       {Layout{"dp=2,tp=2,pp=2", 8, 4, "1f1b"}, Layout{"tp=2,sp=true,recompute=full", 2, 2, "1f1b"},
+        Layout{"cp=2,zero=3", 2, 2, "1f1b"}, Layout{"dp=2,pp=2,optimizer=host", 5, 2, "1f1b"}}) {
+    SCOPED_TRACE(Name(layout));
+    ExpectSameLosses(nearer, Losses(layout, f32_residuals, kSteps), 1e-3);
+  }
   constexpr int kManySteps = 200;
   const std::vector<double> exact = Losses(kOneDevice, small, kManySteps);
   ExpectSameLosses(exact, Losses(kOneDevice, mixed, kManySteps), 2e-2);
+  ExpectSameLosses(exact, Losses(kOneDevice, f32_residuals, kManySteps), 5e-3);
   const std::string f16 = small + "--set 'train.dtype=\"f16\"'";
   ExpectSameLosses(exact, Losses(kOneDevice, f16, kManySteps), 2e-2);
   ExpectSameLosses(Losses(kOneDevice, f16, kSteps),

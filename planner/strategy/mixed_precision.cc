@@ -121,10 +121,13 @@ constexpr Rule kRules[] = {
     {"reduce_mean", Kind::kSum},
 };
 
-Rule RuleOf(const Node& node) {
+Rule RuleOf(const Node& node, bool residuals_in_f32) {
   const Rule full = {"", Kind::kFull};
   if (node.phase == Phase::kUpdate) return full;
   const std::string_view name = node.op->name();
+  const bool is_residual =
+      name == "embedding" || name.starts_with("layer_norm") || name.starts_with("rms_norm");
+  if (residuals_in_f32 && is_residual) return full;
   const auto* found = std::find_if(std::begin(kRules), std::end(kRules),
                                    [name](const Rule& rule) { return rule.op == name; });
   return found == std::end(kRules) ? full : *found;
@@ -140,8 +143,12 @@ bool IsF32(const TensorType& type) { return type.dtype == DType::kF32; }
 
 class Mixer {
  public:
-  Mixer(const graph::OpRegistry& ops, DType dtype, const Graph& in)
-      : cast_(*ops.Find("cast")), dtype_(dtype), in_(in), out_(in.name()) {
+  Mixer(const graph::OpRegistry& ops, DType dtype, bool residuals_in_f32, const Graph& in)
+      : cast_(*ops.Find("cast")),
+        dtype_(dtype),
+        residuals_in_f32_(residuals_in_f32),
+        in_(in),
+        out_(in.name()) {
     out_.mutable_meshes() = in.meshes();
     out_.ReserveNames(in);
   }
@@ -169,7 +176,7 @@ class Mixer {
       for (const ValueId result : node.results) {
         wants_f32_[result] = wants_f32_[result] && is_read[result];
       }
-      const Rule rule = RuleOf(node);
+      const Rule rule = RuleOf(node, residuals_in_f32_);
       const bool follows_f32 = rule.kind == Kind::kFollow &&
                                std::all_of(node.results.begin(), node.results.end(),
                                            [&](ValueId result) { return wants_f32_[result]; });
@@ -216,7 +223,7 @@ class Mixer {
 
   absl::Status Copy(NodeId id) {
     const Node& node = in_.node(id);
-    const Rule rule = RuleOf(node);
+    const Rule rule = RuleOf(node, residuals_in_f32_);
     const bool is_low = MayBeLow(node) && (rule.kind == Kind::kLow ||
                                            (rule.kind == Kind::kFollow && FollowsLow(node)));
     // A cast takes whatever there is.
@@ -315,6 +322,7 @@ class Mixer {
 
   const graph::Op& cast_;
   const DType dtype_;
+  const bool residuals_in_f32_;
   const Graph& in_;
   Graph out_;
   std::vector<bool> wants_f32_;                  // of values of in_
@@ -325,12 +333,13 @@ class Mixer {
 
 }  // namespace
 
-absl::Status MixPrecision(const graph::OpRegistry& ops, DType dtype, Graph& graph) {
+absl::Status MixPrecision(const graph::OpRegistry& ops, DType dtype, Graph& graph,
+                          bool residuals_in_f32) {
   if (!IsHalf(dtype)) {
     return absl::InvalidArgumentError(
         absl::StrCat("mixed precision in ", ToAbsl(Name(dtype)), ": expected bf16 or f16"));
   }
-  ASSIGN_OR_RETURN(graph, Mixer(ops, dtype, graph).Run());
+  ASSIGN_OR_RETURN(graph, Mixer(ops, dtype, residuals_in_f32, graph).Run());
   return absl::OkStatus();
 }
 

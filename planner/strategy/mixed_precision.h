@@ -19,6 +19,10 @@
 // keeps the parameter's sharding. At ZeRO level 3 (attribute per_use) a device casts the part
 // that it holds, and each phase that reads the weight gathers the parts, which have 16 bits.
 //
+// Residual sums are what an embedding gives and layers add to. They have 16 bits like any other
+// result. Asked for, embeddings and the norms of layers are full: then these sums and their
+// gradients are f32, and rounding changes the gradients of a step by less than half as much.
+//
 // Random draws are the same: they depend on stream, step and element.
 //
 // Worked example, in bf16:
@@ -43,7 +47,8 @@ namespace penstock::planner {
 
 // The pass `mixed-precision`. Shardings and stages are kept. REQUIRES: shardings are not propagated
 // yet; `dtype` has 16 bits.
-absl::Status MixPrecision(const graph::OpRegistry& ops, DType dtype, graph::Graph& graph);
+absl::Status MixPrecision(const graph::OpRegistry& ops, DType dtype, graph::Graph& graph,
+                          bool residuals_in_f32 = false);
 
 }  // namespace penstock::planner
 

@@ -189,6 +189,26 @@ TEST_F(MixedPrecisionTest, GradientsOfTheWeightsOfBatchNormsAreF32) {
 })");
 }
 
+// What layers add to, from the embedding on.
+TEST_F(MixedPrecisionTest, ResidualSumsAreF32WhereThatIsAskedFor) {
+  for (const bool residuals_in_f32 : {false, true}) {
+    graph::Graph graph = Training();
+    ASSERT_TRUE(MixPrecision(ops_, DType::kBF16, graph, residuals_in_f32).ok());
+    ASSERT_TRUE(graph::VerifyGraph(graph).ok()) << graph::VerifyGraph(graph);
+    int num_sums = 0;
+    for (const graph::Node& node : graph.nodes()) {
+      const std::string_view op = node.op->name();
+      const bool is_sum = op == "embedding" || op == "add";
+      if (node.phase != graph::Phase::kForward || !is_sum) continue;
+      const graph::Value& value = graph.value(node.results[0]);
+      if (value.type.shape.size() != 3) continue;
+      ++num_sums;
+      EXPECT_EQ(value.type.dtype, residuals_in_f32 ? DType::kF32 : DType::kBF16) << value.name;
+    }
+    EXPECT_GE(num_sums, 5);  // the embedding and two a layer
+  }
+}
+
 // Of tensors like images only the input and the weights of convolutions.
 TEST_F(MixedPrecisionTest, ATrainingStepOfAConvnetCastsNoActivations) {
   graph::ModelConfig config = graph::ConvnetModel().defaults;
